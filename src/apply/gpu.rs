@@ -16,7 +16,7 @@ use super::instances::{
     create_compute_instance, create_gpu_instance, destroy_compute_instance, destroy_gpu_instance,
 };
 use super::mig_mode::switch_mig;
-use super::rollback::StepBack;
+use super::rollback::{StepBack, steps_back};
 use crate::host::{Threads, lock};
 use crate::nvml::NvmlError;
 use crate::plan::{Action, GpuPlan, Stop};
@@ -235,7 +235,7 @@ impl GpuRun<'_> {
     pub(super) fn stop_started_daemons(&mut self) {
         self.gpu.rolling_back = true;
         self.rolled_back.clients = *lock(&self.history.ended_clients);
-        let steps = self.steps_back();
+        let steps = self.find_steps_back();
         if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
             self.gpu.run.progress.undoes(self.gpu.plan);
         }
@@ -252,27 +252,26 @@ impl GpuRun<'_> {
                     let unlinked = self.gpu.run.dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
-                self.rolled_back
-                    .add_step_result(self.gpu.plan, &step, result);
+                self.add_step_result(&step, result);
             }
         }
     }
 
-    fn steps_back(&self) -> Vec<StepBack> {
+    fn find_steps_back(&self) -> Vec<StepBack> {
         let now = GpuState {
             mig: self.gpu.mig,
             instances: self.gpu.instances.clone(),
             daemons: lock(&self.history.daemons).clone(),
         };
         let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
-        now.steps_back_to(&self.before, &gpu)
+        steps_back(&now, &self.before, &gpu)
     }
 
     /// Undoes the rest of what the run has changed.
     pub(super) fn roll_back(mut self, threads: &Threads) -> RolledBack {
         let mut hangs = self.read_unknown();
         let (starts, steps): (Vec<_>, Vec<_>) = self
-            .steps_back()
+            .find_steps_back()
             .into_iter()
             .filter(|step| !matches!(step, StepBack::Stop(_)))
             .partition(|step| matches!(step, StepBack::Start(_)));
@@ -289,8 +288,7 @@ impl GpuRun<'_> {
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            self.rolled_back
-                .add_step_result(self.gpu.plan, &step, result);
+            self.add_step_result(&step, result);
         }
         let started = threads.map_in_parallel(starts, |step| {
             let result = match &step {
@@ -300,8 +298,7 @@ impl GpuRun<'_> {
             (step, result)
         });
         for (step, result) in started {
-            self.rolled_back
-                .add_step_result(self.gpu.plan, &step, result);
+            self.add_step_result(&step, result);
         }
         // The instances from before keep their owner.
         self.gpu.run.node_record.restore_owners(
@@ -344,6 +341,22 @@ impl GpuRun<'_> {
             }
         }
     }
+
+    fn add_step_result(&mut self, step: &StepBack, result: Result<(), Cause>) {
+        let rolled_back = &mut self.rolled_back;
+        let Err(cause) = result else {
+            rolled_back.undone += 1;
+            return;
+        };
+        // What the rollback kept on purpose, another try would keep too.
+        rolled_back.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
+        let gpu = self.gpu.plan.title();
+        match cause {
+            Cause::Pending => rolled_back.stands.push(format!("{gpu}: MIG mode: {cause}")),
+            _ if step.makes_again() => rolled_back.missing.push(format!("{gpu}: {step}: {cause}")),
+            _ => rolled_back.stands.push(format!("{gpu}: {step}: {cause}")),
+        }
+    }
 }
 
 /// Starts a stopped daemon again.
@@ -373,21 +386,4 @@ fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> 
         .iter()
         .find(|compute| compute.placement == key.compute)
         .map(|compute| compute.uuid.clone())
-}
-
-impl RolledBack {
-    fn add_step_result(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
-        let Err(cause) = result else {
-            self.undone += 1;
-            return;
-        };
-        // What the rollback kept on purpose, another try would keep too.
-        self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
-        let gpu = plan.title();
-        match cause {
-            Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
-            _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
-            _ => self.stands.push(format!("{gpu}: {step}: {cause}")),
-        }
-    }
 }

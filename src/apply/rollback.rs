@@ -10,63 +10,61 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuInstance};
 use crate::state::DeviceRecord;
 
-impl GpuState {
-    /// The actions that make the instances which another state of the GPU lacks: a GPU instance before what is in it. No plan
-    /// makes one of an unknown profile.
-    fn creations_beyond(&self, other: &Self, gpu: &Gpu) -> Vec<Action> {
-        let mut creations = Vec::new();
-        for (&placement, instance) in &self.instances {
-            let twin = other
-                .instances
-                .get(&placement)
-                .filter(|twin| twin.profile == instance.profile);
-            if twin.is_none() {
-                let whole = GpuInstance::on_gpu(gpu, instance.profile, placement);
-                creations.extend(whole.map(Action::CreateGpuInstance));
-            }
-            let present = twin.map(compute_choices).unwrap_or_default();
-            creations.extend(
-                compute_choices(instance)
-                    .into_iter()
-                    .filter(|choice| !present.contains(choice))
-                    .map(|compute| Action::CreateComputeInstance {
-                        instance: placement,
-                        compute,
-                    }),
-            );
+/// Returns the steps from the present state of a GPU back to an earlier one: daemons stop first and start last.
+pub(super) fn steps_back(present: &GpuState, before: &GpuState, gpu: &Gpu) -> Vec<StepBack> {
+    let mut steps = Vec::new();
+    for (uuid, now) in &present.daemons {
+        match before.daemons.get(uuid) {
+            Some(earlier) if earlier == now => {}
+            Some(earlier) if earlier.daemon == now.daemon => steps.push(StepBack::Set {
+                earlier: Box::new(earlier.clone()),
+                now: Box::new(now.clone()),
+            }),
+            _ => steps.push(StepBack::Stop(now.clone())),
         }
-        creations
     }
+    let made = creations_beyond(present, before, gpu).into_iter().rev();
+    let switch = (present.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
+    steps.extend(
+        made.map(destroy_created)
+            .chain(switch)
+            .chain(creations_beyond(before, present, gpu))
+            .map(StepBack::Change),
+    );
+    for (uuid, earlier) in &before.daemons {
+        let now = present.daemons.get(uuid);
+        if earlier.finished && now.is_none_or(|now| now.daemon != earlier.daemon) {
+            steps.push(StepBack::Start(earlier.clone()));
+        }
+    }
+    steps
+}
 
-    /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
-    pub(super) fn steps_back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
-        let mut steps = Vec::new();
-        for (uuid, now) in &self.daemons {
-            match before.daemons.get(uuid) {
-                Some(earlier) if earlier == now => {}
-                Some(earlier) if earlier.daemon == now.daemon => steps.push(StepBack::Set {
-                    earlier: Box::new(earlier.clone()),
-                    now: Box::new(now.clone()),
+/// The actions that make the instances of one state which another state lacks: a GPU instance before what is in it. No plan
+/// makes one of an unknown profile.
+fn creations_beyond(state: &GpuState, other: &GpuState, gpu: &Gpu) -> Vec<Action> {
+    let mut creations = Vec::new();
+    for (&placement, instance) in &state.instances {
+        let twin = other
+            .instances
+            .get(&placement)
+            .filter(|twin| twin.profile == instance.profile);
+        if twin.is_none() {
+            let whole = GpuInstance::on_gpu(gpu, instance.profile, placement);
+            creations.extend(whole.map(Action::CreateGpuInstance));
+        }
+        let present = twin.map(compute_choices).unwrap_or_default();
+        creations.extend(
+            compute_choices(instance)
+                .into_iter()
+                .filter(|choice| !present.contains(choice))
+                .map(|compute| Action::CreateComputeInstance {
+                    instance: placement,
+                    compute,
                 }),
-                _ => steps.push(StepBack::Stop(now.clone())),
-            }
-        }
-        let made = self.creations_beyond(before, gpu).into_iter().rev();
-        let switch = (self.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
-        steps.extend(
-            made.map(destroy_created)
-                .chain(switch)
-                .chain(before.creations_beyond(self, gpu))
-                .map(StepBack::Change),
         );
-        for (uuid, earlier) in &before.daemons {
-            let now = self.daemons.get(uuid);
-            if earlier.finished && now.is_none_or(|now| now.daemon != earlier.daemon) {
-                steps.push(StepBack::Start(earlier.clone()));
-            }
-        }
-        steps
     }
+    creations
 }
 
 /// The compute instances of a GPU instance, in the order in which they are made again.
@@ -471,7 +469,7 @@ mod tests {
             for step in run {
                 simulated.go_on(step);
                 let mut undone = simulated.clone();
-                for step in simulated.state.steps_back_to(&before.state, &gpu()) {
+                for step in steps_back(&simulated.state, &before.state, &gpu()) {
                     undone.carry_out(&step);
                 }
                 assert_eq!(undone.shown(), before.shown());
