@@ -334,3 +334,25 @@ impl fmt::Display for Journal {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_instances_are_read_from_both_files_of_earlier_versions() {
+        let place = r#""gpu": "GPU-1", "profile": 9, "placement": {"start": 4, "size": 4}"#;
+        let read = |rest: &str| -> RecordedInstance {
+            serde_json::from_str(&format!("{{{place}, {rest}}}")).unwrap()
+        };
+        let taken = read(r#""name": "3g.40gb""#);
+        assert_eq!(
+            (taken.name.as_deref(), taken.compute),
+            (Some("3g.40gb"), None)
+        );
+        let created = read(r#""compute": null"#);
+        assert_eq!((&created.name, created.compute), (&None, None));
+        let written = serde_json::to_value(&created).unwrap();
+        assert_eq!(written.as_object().unwrap().len(), 4, "{written}");
+    }
+}
