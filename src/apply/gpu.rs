@@ -137,100 +137,7 @@ impl<'a> GpuRun<'a> {
         let mut before = self.before.daemons.values();
         before.any(|record| record.name == name)
     }
-}
 
-/// Runs an action that has a place among the others, as a step of the plan or of the rollback.
-fn run_action(
-    gpu: &mut ChangingGpu<'_>,
-    action: &Action,
-    step: Option<StepOf<'_>>,
-    history: &History,
-) -> Result<(), Cause> {
-    match action {
-        Action::SwitchMig { on } => switch_mig(gpu, *on, step),
-        Action::CreateGpuInstance(instance) => create_gpu_instance(gpu, instance),
-        Action::CreateComputeInstance { instance, compute } => {
-            create_compute_instance(gpu, *instance, *compute)
-        }
-        Action::DestroyComputeInstance {
-            instance, compute, ..
-        } => destroy_compute_instance(gpu, *instance, *compute),
-        Action::DestroyGpuInstance { instance, .. } => destroy_gpu_instance(gpu, instance),
-        Action::Set(set) => set_daemon_settings(gpu.run, set, history),
-        Action::StartServer(server) => start_server(gpu.run, server),
-        Action::EndStray(stray) => end_stray(gpu.run, stray),
-        Action::Start(_) | Action::Stop(_) => Ok(()),
-    }
-}
-
-/// Stops the daemons of these GPUs: idle ones one after another, since 8 stopped at once take 3.5 times as long; the others
-/// side by side, since each waits for its clients.
-pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
-    let (idle, used): (Vec<_>, Vec<_>) =
-        runs.iter()
-            .flat_map(GpuRun::stop_attempts)
-            .partition(|(attempt, stop)| {
-                let served = attempt.run.find_served(&stop.uuid);
-                served.is_none_or(|served| served.clients.are_none())
-            });
-    let mut queues = vec![idle];
-    queues.extend(used.into_iter().map(|stop| vec![stop]));
-    threads.map_in_parallel(queues, |stops| {
-        for (attempt, stop) in stops {
-            let Attempt { run, step, history } = attempt;
-            attempt.run_step(|| stop_served_daemon(run, step, stop, history));
-        }
-    });
-}
-
-/// A step that is about to run.
-#[derive(Clone, Copy)]
-struct Attempt<'a> {
-    run: &'a Run<'a>,
-    step: StepOf<'a>,
-    history: &'a History,
-}
-
-impl<'a> Attempt<'a> {
-    fn new(gpu: &ChangingGpu<'a>, number: usize, history: &'a History) -> Self {
-        let step = StepOf {
-            gpu: gpu.plan,
-            number,
-        };
-        let run = gpu.run;
-        Self { run, step, history }
-    }
-
-    /// Runs the step, unless the run must stop; returns false if it failed.
-    fn run_step(self, work: impl FnOnce() -> Result<(), Cause>) -> bool {
-        if self.run.must_stop() {
-            return true;
-        }
-        let step = self.step;
-        self.run.progress.begin(step);
-        let worked = work();
-        self.run.progress.end(step, worked.is_ok());
-        let failure = match worked {
-            Ok(()) => None,
-            // It was neither done nor refused.
-            Err(Cause::Interrupted) => return true,
-            Err(cause) => {
-                self.run.mark_failed();
-                let attempt = format!("{}: {}", step.gpu.title(), step.action());
-                Some(FailedStep {
-                    gpu: step.gpu.index,
-                    device: step.action().as_start().map(|start| start.name.clone()),
-                    ..FailedStep::new(attempt, cause)
-                })
-            }
-        };
-        let is_done = failure.is_none();
-        lock(&self.history.ended).insert(step.number, failure);
-        is_done
-    }
-}
-
-impl GpuRun<'_> {
     /// Begins to undo what the run has changed: stops the daemons that it has started.
     pub(super) fn stop_started_daemons(&mut self) {
         self.gpu.rolling_back = true;
@@ -356,6 +263,97 @@ impl GpuRun<'_> {
             _ if step.makes_again() => rolled_back.missing.push(format!("{gpu}: {step}: {cause}")),
             _ => rolled_back.stands.push(format!("{gpu}: {step}: {cause}")),
         }
+    }
+}
+
+/// Runs an action that has a place among the others, as a step of the plan or of the rollback.
+fn run_action(
+    gpu: &mut ChangingGpu<'_>,
+    action: &Action,
+    step: Option<StepOf<'_>>,
+    history: &History,
+) -> Result<(), Cause> {
+    match action {
+        Action::SwitchMig { on } => switch_mig(gpu, *on, step),
+        Action::CreateGpuInstance(instance) => create_gpu_instance(gpu, instance),
+        Action::CreateComputeInstance { instance, compute } => {
+            create_compute_instance(gpu, *instance, *compute)
+        }
+        Action::DestroyComputeInstance {
+            instance, compute, ..
+        } => destroy_compute_instance(gpu, *instance, *compute),
+        Action::DestroyGpuInstance { instance, .. } => destroy_gpu_instance(gpu, instance),
+        Action::Set(set) => set_daemon_settings(gpu.run, set, history),
+        Action::StartServer(server) => start_server(gpu.run, server),
+        Action::EndStray(stray) => end_stray(gpu.run, stray),
+        Action::Start(_) | Action::Stop(_) => Ok(()),
+    }
+}
+
+/// Stops the daemons of these GPUs: idle ones one after another, since 8 stopped at once take 3.5 times as long; the others
+/// side by side, since each waits for its clients.
+pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
+    let (idle, used): (Vec<_>, Vec<_>) =
+        runs.iter()
+            .flat_map(GpuRun::stop_attempts)
+            .partition(|(attempt, stop)| {
+                let served = attempt.run.find_served(&stop.uuid);
+                served.is_none_or(|served| served.clients.are_none())
+            });
+    let mut queues = vec![idle];
+    queues.extend(used.into_iter().map(|stop| vec![stop]));
+    threads.map_in_parallel(queues, |stops| {
+        for (attempt, stop) in stops {
+            let Attempt { run, step, history } = attempt;
+            attempt.run_step(|| stop_served_daemon(run, step, stop, history));
+        }
+    });
+}
+
+/// A step that is about to run.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    run: &'a Run<'a>,
+    step: StepOf<'a>,
+    history: &'a History,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(gpu: &ChangingGpu<'a>, number: usize, history: &'a History) -> Self {
+        let step = StepOf {
+            gpu: gpu.plan,
+            number,
+        };
+        let run = gpu.run;
+        Self { run, step, history }
+    }
+
+    /// Runs the step, unless the run must stop; returns false if it failed.
+    fn run_step(self, work: impl FnOnce() -> Result<(), Cause>) -> bool {
+        if self.run.must_stop() {
+            return true;
+        }
+        let step = self.step;
+        self.run.progress.begin(step);
+        let worked = work();
+        self.run.progress.end(step, worked.is_ok());
+        let failure = match worked {
+            Ok(()) => None,
+            // It was neither done nor refused.
+            Err(Cause::Interrupted) => return true,
+            Err(cause) => {
+                self.run.mark_failed();
+                let attempt = format!("{}: {}", step.gpu.title(), step.action());
+                Some(FailedStep {
+                    gpu: step.gpu.index,
+                    device: step.action().as_start().map(|start| start.name.clone()),
+                    ..FailedStep::new(attempt, cause)
+                })
+            }
+        };
+        let is_done = failure.is_none();
+        lock(&self.history.ended).insert(step.number, failure);
+        is_done
     }
 }
 
