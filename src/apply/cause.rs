@@ -143,11 +143,6 @@ fn held_by(holders: &[Holder], hidden: usize) -> String {
 }
 
 impl Cause {
-    pub(super) fn no_account(what: &'static str, name: &str) -> Self {
-        let name = name.to_owned();
-        Self::NoAccount { what, name }
-    }
-
     /// Adds the result of cleaning up after this failure.
     #[must_use]
     pub(super) fn with_cleanup(self, cleaned_up: Result<(), Self>) -> Self {

@@ -1,461 +1,343 @@
-//! Starts daemons, changes their settings and the compute mode of their GPUs, and stops them.
-
-use std::time::{Duration, Instant};
+//! Starts daemons and their servers, and changes the settings of running ones.
 
 use jiff::Timestamp;
 
 use super::cause::Cause;
-use super::gpu::GpuRun;
-use super::run::Shared;
+use super::compute_mode::ensure_compute_mode;
+use super::context::Run;
+use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, stop_daemon};
+use super::gpu_state::{ChangingGpu, History};
 use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
-use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
-use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, serve_setting};
+use crate::mps::{Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
+use crate::nvml::GpuHandle;
+use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceRecord, is_disk_full};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, is_disk_full};
 
-/// The way in which a daemon is stopped.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StopRequest {
-    pub(super) patience: ClientPolicy,
-    pub(super) means: StopMethod,
-    /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
-    /// there.
-    pub(super) keeps_record: bool,
-}
-
-impl StopRequest {
-    /// For a daemon without clients.
-    pub(super) const IDLE: Self = Self {
-        patience: ClientPolicy::Idle,
-        means: StopMethod::Session,
-        keeps_record: false,
+/// The record of a daemon that is to start; `None` if its device does not exist.
+pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
+    let mut record = DeviceRecord {
+        name: start.name.clone(),
+        key: DeviceKey::for_whole_gpu(&gpu.plan.uuid),
+        uuid: gpu.plan.uuid.clone(),
+        gpu: gpu.plan.index,
+        profile: None,
+        settings: start.settings.clone(),
+        served_id: start.served_id,
+        by_hand: start.by_hand.clone(),
+        older_clients: Vec::new(),
+        compute_mode_before: None,
+        daemon: None,
+        finished: false,
+        boot_id: gpu.run.context.node.boot_id.clone(),
+        machine: Some(gpu.run.context.environment.host.this_machine()),
+        since: Timestamp::now(),
+        restarts: 0,
+        healed: Vec::new(),
+        leaving: false,
     };
-}
-
-/// Returns the start of a daemon that follows the one of a record on the same device. Its record stays until the new daemon
-/// runs, so that the next run completes a failed or killed one. So does its pipe directory, which containers have mounted.
-pub(super) fn find_successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
-    plan.steps
-        .iter()
-        .filter_map(|step| step.action.as_start())
-        .find(|start| start.uuid.as_ref() == Some(&record.uuid))
-}
-
-impl Shared<'_> {
-    /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
-    pub(super) fn restart_daemon(
-        &self,
-        record: &DeviceRecord,
-        uuid: &str,
-        keeps_record: bool,
-    ) -> Result<(), Cause> {
-        let mut record = DeviceRecord {
-            uuid: uuid.to_owned(),
-            daemon: None,
-            finished: false,
-            since: Timestamp::now(),
-            older_clients: Vec::new(),
-            ..record.clone()
-        };
-        self.bring_up(&mut record, keeps_record).map(drop)
-    }
-
-    /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
-    pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
-        let host = &self.context.environment.host;
-        let count = self
-            .daemon_of(&record.uuid)
-            .count_processes(host, daemon_user(record));
-        count.map_or(true, |count| count > 0)
-    }
-
-    /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
-    /// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
-    /// stay.
-    pub(super) fn bring_up(
-        &self,
-        record: &mut DeviceRecord,
-        keeps_record: bool,
-    ) -> Result<bool, Cause> {
-        let daemon = self.daemon_of(&record.uuid);
-        daemon.check_path()?;
-        if record.served_id.is_none() {
-            record.served_id = query_account_id(serve_setting(&record.settings))?;
-        }
-        let launch = daemon_process(
-            self.context.environment,
-            &record.settings,
-            record.served_id,
-            (&record.key.gpu, &record.uuid),
-        )?;
-        self.run_dir.write_record(record)?;
-        let launched = self
-            .ensure_compute_mode(record)
-            .and_then(|()| Ok(daemon.launch(&self.context.environment.host, &launch)?));
-        let launched = match launched {
-            Ok(launched) => launched,
-            // A process that the kernel cannot end keeps its record.
-            Err(cause) if self.is_alive(record) => return Err(cause),
-            Err(cause) if keeps_record => {
-                return Err(cause.with_cleanup(self.forget_daemon(record)));
-            }
-            Err(cause) => return Err(cause.with_cleanup(self.clean_up_after(&daemon, record))),
-        };
-        if let Some(in_the_way) = &launched.in_the_way {
-            self.progress
-                .note(&format!("{}: {in_the_way}", record.name));
-        }
-        let is_new = launched.is_new;
-        match self.configure_daemon(&daemon, &launch, record, &launched) {
-            Ok(()) => {
-                // Only `logs` needs it, after `down`.
-                let logs = LogDir::open(&self.context.directories.log.join(&record.uuid));
-                let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
-                Ok(is_new)
-            }
-            // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
-            Err(cause) if is_new => {
-                // Until its server has started, a daemon does not quit.
-                let means = if self.is_starting_server(record).unwrap_or(false) {
-                    StopMethod::Signals
-                } else {
-                    StopMethod::Session
-                };
-                let request = StopRequest {
-                    means,
-                    keeps_record,
-                    ..StopRequest::IDLE
-                };
-                Err(cause.with_cleanup(self.stop_daemon(record, request)))
-            }
-            // A daemon that was running may have clients.
-            Err(cause) => Err(cause),
-        }
-    }
-
-    /// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
-    /// back.
-    fn configure_daemon(
-        &self,
-        daemon: &Daemon,
-        launch: &DaemonProcess,
-        record: &mut DeviceRecord,
-        launched: &Launched,
-    ) -> Result<(), Cause> {
-        let process = &launched.process;
-        let (pid, is_new) = (process.pid, launched.is_new);
-        record.daemon = Some(DaemonId::from_process(
-            process,
-            &self.context.environment.host,
-        ));
-        self.run_dir.write_record(record)?;
-        daemon.open_directories(&launch.access)?;
-        daemon.check_user_and_limits(process, launch)?;
-        let first = match record.settings.server {
-            // A daemon that was running may have a server already.
-            Server::Eager if is_new || !self.has_server(pid)? => Some(self.first_user(record)),
-            Server::Eager | Server::Lazy => None,
-        };
-        // An interrupted change, or the owner, may have changed the settings of one that was running.
-        let was = if is_new {
-            None
-        } else {
-            Some(daemon.query_defaults()?.over(&record.settings))
-        };
-        if let Some(user) = first {
-            daemon.start_server(&record.settings, was.as_ref(), user)?;
-        } else {
-            daemon.configure(&record.settings, was.as_ref())?;
-            if record.settings.server == Server::Eager {
-                daemon.wait_for_server()?;
-            }
-        }
-        record.finished = true;
-        Ok(self.run_dir.write_record(record)?)
-    }
-
-    /// The first user of an eager server.
-    fn first_user(&self, record: &DeviceRecord) -> Uid {
-        match (serve_setting(&record.settings), record.served_id) {
-            (Serve::User(_), Some(user)) => Uid(user),
-            // The shared server belongs to root.
-            (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
-            (Serve::OneAtATime | Serve::Own, _) => self.context.environment.server_user(),
-        }
-    }
-
-    pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
-        let table = self.context.environment.host.read_processes()?;
-        Ok(table.children(daemon).any(MpsProgram::is_mps_process))
-    }
-
-    /// True if a daemon has a server that has no GPU yet, and so no clients.
-    fn is_starting_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let processes = self.nvml_on(&record.uuid, GpuHandle::query_processes)?;
-        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        let table = self.context.environment.host.read_processes()?;
-        let has_one_without_gpu = table
-            .children(daemon.pid)
-            .filter(|child| MpsProgram::is_mps_process(child))
-            .any(|server| !processes.contains_pid(server.pid));
-        Ok(processes.clients.is_empty() && has_one_without_gpu)
-    }
-
-    /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
-    pub(super) fn start_server(&self, step: &StartServer) -> Result<(), Cause> {
-        let served = self.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
-        let record = &served.record;
-        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        // A program may have caused one to start meanwhile.
-        if self.has_server(daemon.pid)? {
-            return Ok(());
-        }
-        let user = self.first_user(record);
-        Ok(self.daemon_of(&record.uuid).start_server(
-            &step.settings,
-            Some(&record.settings),
-            user,
-        )?)
-    }
-
-    /// Ends a server that has outlived its daemon.
-    pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
-        let host = &self.context.environment.host;
-        let daemon = self.daemon_of(&stray.uuid);
-        Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
-    }
-
-    /// Stops a daemon if it runs, and removes what was made for it except its logs.
-    pub(super) fn stop_daemon(
-        &self,
-        record: &DeviceRecord,
-        request: StopRequest,
-    ) -> Result<(), Cause> {
-        if request.keeps_record {
-            self.end_process(record, request)?;
-            return self.forget_daemon(record);
-        }
-        let has_record = matches!(self.run_dir.load_record(&record.uuid), Ok(Some(_)));
-        let is_marked = has_record && self.mark_leaving(record)?;
-        if let Err(cause) = self.end_process(record, request) {
-            let written = if is_marked {
-                self.run_dir.replace_record(record)
-            } else {
-                Ok(())
-            };
-            return Err(cause.with_cleanup(written.map_err(Cause::from)));
-        }
-        self.clean_up_after(&self.daemon_of(&record.uuid), record)
-    }
-
-    /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
-    pub(super) fn ensure_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        if self.run_dir.has_record(&record.uuid) {
-            return Ok(());
-        }
-        self.forget_daemon(record)
-    }
-
-    /// Puts the record from before in the place of that of a daemon which did not start.
-    pub(super) fn restore_record(
-        &self,
-        record: &DeviceRecord,
-        before: &DeviceRecord,
-    ) -> Result<(), Cause> {
-        // A process that the kernel cannot end keeps its record.
-        if matches!(self.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some())
-        {
-            return Ok(());
-        }
-        if record.name != before.name {
-            self.run_dir.remove_link(record)?;
-        }
-        self.forget_daemon(before)
-    }
-
-    /// Gives the compute mode back, and keeps a record without its daemon.
-    fn forget_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        self.restore_compute_mode(record)?;
-        Ok(self.run_dir.write_record(&DeviceRecord {
-            daemon: None,
-            finished: false,
-            compute_mode_before: None,
-            ..record.clone()
-        })?)
-    }
-
-    /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
-    fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let marked = self.run_dir.replace_record(&DeviceRecord {
-            leaving: true,
-            ..record.clone()
+    if let Place::Mig { placement, nth } = start.place {
+        let instance = gpu.instances.get(&placement)?;
+        let compute = instance.compute.get(nth)?;
+        record.key.instance = Some(InstanceKey {
+            profile: instance.profile,
+            placement,
+            compute: compute.placement,
         });
-        match marked {
-            Err(error) if is_disk_full(&error) => Ok(false),
-            marked => Ok(marked.map(|()| true)?),
+        record.uuid.clone_from(&compute.uuid);
+        record.profile = gpu
+            .snapshot
+            .map(|snapshot| snapshot.instance_title(instance, Some(compute)));
+    }
+    Some(record)
+}
+
+/// Starts the daemon of a new record, and an eager server.
+pub(super) fn start_daemon(
+    run: &Run<'_>,
+    mut record: DeviceRecord,
+    start: &Start,
+    history: &History,
+) -> Result<(), Cause> {
+    let node = run.context.node;
+    record.since = Timestamp::now();
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
+    let served = run.find_served(&record.uuid);
+    let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
+    if let Some(served) = of_this_boot {
+        let before = &served.record;
+        record.restarts = before.restarts + u64::from(before.finished);
+        if start.by == StartedBy::Heal {
+            record.healed = before.recent_heals(record.since).collect();
         }
     }
-
-    /// Stops a daemon's process if it runs, and every other process that serves in its directory.
-    fn end_process(&self, record: &DeviceRecord, request: StopRequest) -> Result<(), Cause> {
-        if record.boot_id != self.context.node.boot_id {
-            return Ok(());
-        }
-        let host = &self.context.environment.host;
-        let daemon = self.daemon_of(&record.uuid);
-        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
-            return Err(Cause::Other(format!(
-                "the daemon of {} cannot be seen from here: it may run in another pid namespace",
-                record.name
-            )));
-        }
-        let StopRequest {
-            patience, means, ..
-        } = request;
-        let running = record.daemon.and_then(|id| id.find_process(host));
-        if let Some(process) = running {
-            if let (ClientPolicy::Force(seconds), StopMethod::Signals | StopMethod::Heal) =
-                (patience, means)
-                && patience != ClientPolicy::AT_ONCE
-            {
-                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
+    if start.by == StartedBy::Heal {
+        record.healed.push(record.since);
+    }
+    let keeps_record = served.is_some();
+    let cause = match bring_up(run, &mut record, keeps_record) {
+        Ok(is_new) => {
+            if is_new {
+                history.record_start(record);
             }
-            // This ends the servers in the directory too; a healed daemon stays.
-            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
-        }
-        // An interrupted start may have left a daemon that it did not record.
-        let spares_clients = patience == ClientPolicy::Idle;
-        Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
-    }
-
-    /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
-    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
-        const INTERVAL: Duration = Duration::from_millis(200);
-        let interrupt = &self.context.environment.interrupt;
-        let begun = Instant::now();
-        loop {
-            let read = self.nvml_on(uuid, GpuHandle::query_processes);
-            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-            if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
-                return;
-            }
-        }
-    }
-
-    pub(super) fn clean_up_after(
-        &self,
-        daemon: &Daemon,
-        record: &DeviceRecord,
-    ) -> Result<(), Cause> {
-        self.restore_compute_mode(record)?;
-        daemon.remove_pipe_dir()?;
-        Ok(self.run_dir.remove_record(record)?)
-    }
-
-    /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
-    /// next run completes a killed one.
-    pub(super) fn change_settings(
-        &self,
-        wanted: &DeviceRecord,
-        was: &Settings,
-    ) -> Result<(), Cause> {
-        let unfinished = DeviceRecord {
-            finished: false,
-            ..wanted.clone()
-        };
-        self.run_dir.write_record(&unfinished)?;
-        self.finish_settings_change(wanted, was)
-    }
-
-    /// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
-    pub(super) fn restore_settings(
-        &self,
-        before: &DeviceRecord,
-        was: &Settings,
-    ) -> Result<(), Cause> {
-        match self.change_settings(before, was) {
-            Err(Cause::File(error)) if is_disk_full(&error) => {
-                self.finish_settings_change(before, was)
-            }
-            changed => changed,
-        }
-    }
-
-    fn finish_settings_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
-        let daemon = self.daemon_of(&wanted.uuid);
-        daemon.change_settings(&wanted.settings, was)?;
-        if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
-            daemon.open_directories(&access)?;
-        }
-        Ok(self.run_dir.write_record(wanted)?)
-    }
-
-    /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
-    /// known.
-    pub(super) fn ensure_compute_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
-        if record.settings.compute_mode.is_none() {
-            self.restore_compute_mode(record)?;
-            record.compute_mode_before = None;
             return Ok(());
         }
-        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-        if is == EXCLUSIVE_PROCESS {
-            return Ok(());
-        }
-        record.compute_mode_before = Some(is);
-        self.run_dir.write_record(record)?;
-        self.set_compute_mode(record, EXCLUSIVE_PROCESS)
+        Err(cause) => cause,
+    };
+    let kept = match served {
+        Some(served) if start.by == StartedBy::Up => restore_record(run, &record, &served.record),
+        Some(_) => ensure_record(run, &record),
+        None => Ok(()),
+    };
+    if matches!(cause, Cause::CleanupFailed { .. }) {
+        // The rollback tries again to stop it.
+        history.record_start(record);
     }
+    Err(cause.with_cleanup(kept))
+}
 
-    /// Restores the compute mode from before a daemon, unless somebody has changed it since.
-    pub(super) fn restore_compute_mode(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let is_of_this_boot = record.boot_id == self.context.node.boot_id;
-        let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
-            return Ok(());
-        };
-        if self.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
-            return Ok(());
-        }
-        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-        if is != EXCLUSIVE_PROCESS {
-            return Ok(());
-        }
-        self.set_compute_mode(record, before)
-    }
-
-    fn set_compute_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
-        let found = self.nvml_on(&record.key.gpu, move |gpu| gpu.set_compute_mode(wanted))?;
-        if found == wanted {
-            return Ok(());
-        }
-        Err(Cause::Other(format!(
-            "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
-        )))
+/// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+pub(super) fn restart_daemon(
+    run: &Run<'_>,
+    before: &DeviceRecord,
+    uuid: &str,
+    keeps_record: bool,
+) -> Result<(), Cause> {
+    let mut record = DeviceRecord {
+        uuid: uuid.to_owned(),
+        daemon: None,
+        finished: false,
+        since: Timestamp::now(),
+        older_clients: Vec::new(),
+        ..before.clone()
+    };
+    match bring_up(run, &mut record, keeps_record) {
+        Err(cause) if keeps_record => Err(cause.with_cleanup(restore_record(run, before, before))),
+        other => other.map(drop),
     }
 }
 
-impl GpuRun<'_> {
-    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
-    pub(super) fn set_daemon_settings(&self, set: &Set) -> Result<(), Cause> {
-        let served = self.shared.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
-        let before = &served.record;
-        let after = DeviceRecord {
-            settings: set.settings.clone(),
-            by_hand: set.by_hand.clone(),
-            older_clients: served.older_clients(&set.settings),
-            // Records of earlier versions have none.
-            served_id: before.served_id.or(served_id_of(before)),
-            ..before.clone()
-        };
-        self.history.record_change(&after);
-        // Somebody may have changed the daemon behind our back.
-        let answered = served.answered.as_ref();
-        let was = answered.map(|answered| answered.over(&before.settings));
-        self.shared
-            .change_settings(&after, was.as_ref().unwrap_or(&before.settings))
+/// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
+/// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
+/// stay.
+fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Result<bool, Cause> {
+    let daemon = run.daemon_of(&record.uuid);
+    daemon.check_path()?;
+    if record.served_id.is_none() {
+        record.served_id = query_account_id(serve_setting(&record.settings))?;
     }
+    let launch = daemon_process(
+        run.context.environment,
+        &record.settings,
+        record.served_id,
+        (&record.key.gpu, &record.uuid),
+    )?;
+    run.dir.write_record(record)?;
+    let launched = ensure_compute_mode(run, record)
+        .and_then(|()| Ok(daemon.launch(&run.context.environment.host, &launch)?));
+    let launched = match launched {
+        Ok(launched) => launched,
+        // A process that the kernel cannot end keeps its record.
+        Err(cause) if is_alive(run, record) => return Err(cause),
+        Err(cause) if keeps_record => {
+            return Err(cause.with_cleanup(forget_daemon(run, record)));
+        }
+        Err(cause) => return Err(cause.with_cleanup(clean_up_after(run, &daemon, record))),
+    };
+    if let Some(in_the_way) = &launched.in_the_way {
+        run.progress.note(&format!("{}: {in_the_way}", record.name));
+    }
+    let is_new = launched.is_new;
+    match configure_daemon(run, &daemon, &launch, record, &launched) {
+        Ok(()) => {
+            // Only `logs` needs it, after `down`.
+            let logs = LogDir::open(&run.context.directories.log.join(&record.uuid));
+            let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
+            Ok(is_new)
+        }
+        // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+        Err(cause) if is_new => {
+            // Until its server has started, a daemon does not quit.
+            let means = if is_starting_server(run, record).unwrap_or(false) {
+                StopMethod::Signals
+            } else {
+                StopMethod::Session
+            };
+            let request = StopRequest {
+                means,
+                keeps_record,
+                ..StopRequest::IDLE
+            };
+            Err(cause.with_cleanup(stop_daemon(run, record, request)))
+        }
+        // A daemon that was running may have clients.
+        Err(cause) => Err(cause),
+    }
+}
+
+/// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
+/// back.
+fn configure_daemon(
+    run: &Run<'_>,
+    daemon: &Daemon,
+    launch: &DaemonProcess,
+    record: &mut DeviceRecord,
+    launched: &Launched,
+) -> Result<(), Cause> {
+    let process = &launched.process;
+    let (pid, is_new) = (process.pid, launched.is_new);
+    let host = &run.context.environment.host;
+    record.daemon = Some(DaemonId::from_process(process, host));
+    run.dir.write_record(record)?;
+    daemon.open_directories(&launch.access)?;
+    daemon.check_user_and_limits(process, launch)?;
+    let first = match record.settings.server {
+        // A daemon that was running may have a server already.
+        Server::Eager if is_new || !has_server(run, pid)? => Some(first_user(run, record)),
+        Server::Eager | Server::Lazy => None,
+    };
+    // An interrupted change, or the owner, may have changed the settings of one that was running.
+    let was = if is_new {
+        None
+    } else {
+        Some(daemon.query_defaults()?.over(&record.settings))
+    };
+    if let Some(user) = first {
+        daemon.start_server(&record.settings, was.as_ref(), user)?;
+    } else {
+        daemon.configure(&record.settings, was.as_ref())?;
+        if record.settings.server == Server::Eager {
+            daemon.wait_for_server()?;
+        }
+    }
+    record.finished = true;
+    Ok(run.dir.write_record(record)?)
+}
+
+/// The first user of an eager server.
+fn first_user(run: &Run<'_>, record: &DeviceRecord) -> Uid {
+    match (serve_setting(&record.settings), record.served_id) {
+        (Serve::User(_), Some(user)) => Uid(user),
+        // The shared server belongs to root.
+        (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
+        (Serve::OneAtATime | Serve::Own, _) => run.context.environment.server_user(),
+    }
+}
+
+fn has_server(run: &Run<'_>, daemon: Pid) -> Result<bool, Cause> {
+    let table = run.context.environment.host.read_processes()?;
+    Ok(table.children(daemon).any(MpsProgram::is_mps_process))
+}
+
+/// True if a daemon has a server that has no GPU yet, and so no clients.
+fn is_starting_server(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
+    let processes = run.nvml_on(&record.uuid, GpuHandle::query_processes)?;
+    let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+    let table = run.context.environment.host.read_processes()?;
+    let has_one_without_gpu = table
+        .children(daemon.pid)
+        .filter(|child| MpsProgram::is_mps_process(child))
+        .any(|server| !processes.contains_pid(server.pid));
+    Ok(processes.clients.is_empty() && has_one_without_gpu)
+}
+
+/// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Cause> {
+    let served = run.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
+    let record = &served.record;
+    let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+    // A program may have caused one to start meanwhile.
+    if has_server(run, daemon.pid)? {
+        return Ok(());
+    }
+    let user = first_user(run, record);
+    Ok(run
+        .daemon_of(&record.uuid)
+        .start_server(&step.settings, Some(&record.settings), user)?)
+}
+
+/// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
+fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    if run.dir.has_record(&record.uuid) {
+        return Ok(());
+    }
+    forget_daemon(run, record)
+}
+
+/// Puts the record from before in the place of that of a daemon which did not start.
+fn restore_record(
+    run: &Run<'_>,
+    record: &DeviceRecord,
+    before: &DeviceRecord,
+) -> Result<(), Cause> {
+    // A process that the kernel cannot end keeps its record.
+    if matches!(run.dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+        return Ok(());
+    }
+    if record.name != before.name {
+        run.dir.remove_link(record)?;
+    }
+    forget_daemon(run, before)
+}
+
+/// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
+/// next run completes a killed one.
+fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+    let unfinished = DeviceRecord {
+        finished: false,
+        ..wanted.clone()
+    };
+    run.dir.write_record(&unfinished)?;
+    finish_settings_change(run, wanted, was)
+}
+
+/// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+pub(super) fn restore_settings(
+    run: &Run<'_>,
+    before: &DeviceRecord,
+    was: &Settings,
+) -> Result<(), Cause> {
+    match change_settings(run, before, was) {
+        Err(Cause::File(error)) if is_disk_full(&error) => finish_settings_change(run, before, was),
+        changed => changed,
+    }
+}
+
+fn finish_settings_change(
+    run: &Run<'_>,
+    wanted: &DeviceRecord,
+    was: &Settings,
+) -> Result<(), Cause> {
+    let daemon = run.daemon_of(&wanted.uuid);
+    daemon.change_settings(&wanted.settings, was)?;
+    if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
+        daemon.open_directories(&access)?;
+    }
+    Ok(run.dir.write_record(wanted)?)
+}
+
+/// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+pub(super) fn set_daemon_settings(
+    run: &Run<'_>,
+    set: &Set,
+    history: &History,
+) -> Result<(), Cause> {
+    let served = run.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
+    let before = &served.record;
+    let after = DeviceRecord {
+        settings: set.settings.clone(),
+        by_hand: set.by_hand.clone(),
+        older_clients: served.older_clients(&set.settings),
+        // Records of earlier versions have none.
+        served_id: before.served_id.or(served_id_of(before)),
+        ..before.clone()
+    };
+    history.record_change(&after);
+    // Somebody may have changed the daemon behind our back.
+    let answered = served.answered.as_ref();
+    let was = answered.map(|answered| answered.over(&before.settings));
+    change_settings(run, &after, was.as_ref().unwrap_or(&before.settings))
 }
 
 /// Returns the id of the single user or group of a record, by their name if it has none.
@@ -465,11 +347,4 @@ fn served_id_of(record: &DeviceRecord) -> Option<u32> {
         Serve::Group(_) => record.only_group().ok().flatten(),
         Serve::OneAtATime | Serve::All | Serve::Own => None,
     }
-}
-
-/// The user that a recorded daemon runs as.
-fn daemon_user(record: &DeviceRecord) -> Uid {
-    record
-        .runs_as_its_user()
-        .unwrap_or_else(crate::host::caller)
 }

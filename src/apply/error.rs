@@ -148,16 +148,10 @@ impl ApplyError {
     }
 
     /// Groups the failures by cause: 56 daemons that lack the same library are one message.
-    fn group_by_cause(&self) -> Vec<(String, &FailedStep, Vec<&str>)> {
-        let mut kinds: Vec<(String, &FailedStep, Vec<&str>)> = Vec::new();
-        for failure in &self.failures {
-            let kind = failure.cause.without_device();
-            match kinds.iter_mut().find(|(known, ..)| *known == kind) {
-                Some((.., others)) => others.push(&failure.attempt),
-                None => kinds.push((kind, failure, Vec::new())),
-            }
-        }
-        kinds
+    fn group_by_cause(&self) -> Vec<Vec<&FailedStep>> {
+        group_by(&self.failures, |one, other| {
+            one.cause.without_device() == other.cause.without_device()
+        })
     }
 }
 
@@ -180,7 +174,7 @@ impl Failure for ApplyError {
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.group_by_cause();
-        let causes = kinds.iter().map(|(_, failure, _)| failure.cause.hint());
+        let causes = kinds.iter().map(|alike| alike[0].cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
@@ -195,9 +189,7 @@ impl std::error::Error for ApplyError {}
 /// The daemons that cannot start, with each reason once.
 impl From<ApplyError> for Problem {
     fn from(error: ApplyError) -> Self {
-        let kinds = group_by(&error.failures, |one, other| {
-            one.cause.without_device() == other.cause.without_device()
-        });
+        let kinds = error.group_by_cause();
         let lines = kinds.iter().map(|alike| {
             let names: Vec<&str> = alike
                 .iter()
@@ -224,13 +216,14 @@ impl From<ApplyError> for Problem {
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (_, FailedStep { attempt, cause, .. }, others) in self.group_by_cause() {
-            lines.push(format!("{attempt}: {cause}"));
-            match others.as_slice() {
+        for alike in self.group_by_cause() {
+            lines.push(format!("{}: {}", alike[0].attempt, alike[0].cause));
+            match &alike[1..] {
                 [] => {}
-                [other] => lines.push(format!("and likewise {other}")),
-                [.., last] => {
-                    lines.push(format!("and likewise {} more, to {last}", others.len()));
+                [other] => lines.push(format!("and likewise {}", other.attempt)),
+                [others @ .., last] => {
+                    let (count, last) = (others.len() + 1, &last.attempt);
+                    lines.push(format!("and likewise {count} more, to {last}"));
                 }
             }
         }

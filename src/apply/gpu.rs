@@ -1,81 +1,65 @@
-//! The run on one GPU: its steps in order, with daemons in parallel. Daemons stop before, on all GPUs.
+//! The run on one GPU: its steps in order, with daemons in parallel, and the rollback. Daemons stop before, on all GPUs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread::scope;
 
-use jiff::Timestamp;
-
 use super::cause::Cause;
-use super::daemons::{StopRequest, find_successor};
-use super::error::FailedStep;
-use super::rollback::GpuState;
-use super::run::{Shared, StepOf};
-use crate::geometry::Placement;
-use crate::host::{Interrupt, Threads, lock};
-use crate::mps::ClientPolicy;
-use crate::node::Gpu;
-use crate::nvml::GpuInstanceReading;
-use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
-use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
+use super::context::{Run, StepOf};
+use super::daemon_stop::{StopRequest, end_stray, find_successor, stop_daemon, stop_served_daemon};
+use super::daemons::{
+    new_record, restart_daemon, restore_settings, set_daemon_settings, start_daemon, start_server,
+};
+use super::error::{FailedStep, RolledBack};
+use super::gpu_state::{ChangingGpu, GpuState, History};
+use super::instances::{
+    create_compute_instance, create_gpu_instance, destroy_compute_instance, destroy_gpu_instance,
+};
+use super::mig_mode::switch_mig;
+use super::rollback::{StepBack, steps_back};
+use crate::host::{Threads, lock};
+use crate::nvml::NvmlError;
+use crate::plan::{Action, GpuPlan, Stop};
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
 /// while the next instance is made.
 pub(super) struct GpuRun<'a> {
-    pub(super) shared: &'a Shared<'a>,
-    pub(super) plan: &'a GpuPlan,
-    /// The GPU before the run; `None` if it is gone.
-    pub(super) gpu: Option<&'a Gpu>,
-    pub(super) before: GpuState,
-    /// True if MIG mode is on now, or a change to it is pending or may have been made. Like the instances it is tracked
-    /// without asking NVML: only this run changes them.
-    pub(super) mig: bool,
-    /// The GPU instances that exist now.
-    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The instances that a call with an unknown outcome may have made, in words, by the placement of the GPU instance.
-    pub(super) unknown: BTreeMap<Placement, String>,
-    pub(super) history: Arc<History>,
+    pub(super) gpu: ChangingGpu<'a>,
+    before: GpuState,
+    pub(super) history: History,
     /// The number of the next step.
     next: usize,
-    pub(super) rolling_back: bool,
+    rolled_back: RolledBack,
 }
 
 impl<'a> GpuRun<'a> {
-    pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let before = GpuState::before_run(shared, plan);
+    pub(super) fn new(run: &'a Run<'a>, plan: &'a GpuPlan) -> Self {
+        let before = GpuState::before_run(run, plan);
         Self {
-            shared,
-            plan,
-            gpu: shared.context.node.gpu_with_uuid(&plan.uuid),
-            mig: before.mig,
-            instances: before.instances.clone(),
-            unknown: BTreeMap::new(),
-            history: Arc::new(History {
+            gpu: ChangingGpu {
+                run,
+                plan,
+                snapshot: run.context.node.gpu_with_uuid(&plan.uuid),
+                mig: before.mig,
+                instances: before.instances.clone(),
+                unknown: BTreeMap::new(),
+                rolling_back: false,
+            },
+            history: History {
                 daemons: Mutex::new(before.daemons.clone()),
                 ..History::default()
-            }),
+            },
             before,
             next: 0,
-            rolling_back: false,
-        }
-    }
-
-    /// The state now.
-    pub(super) fn current_state(&self) -> GpuState {
-        GpuState {
-            mig: self.mig,
-            instances: self.instances.clone(),
-            daemons: lock(&self.history.daemons).clone(),
+            rolled_back: RolledBack::default(),
         }
     }
 
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
     pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
-        let switch = self
-            .plan
-            .steps
-            .iter()
-            .position(|step| matches!(step.action, Action::SwitchMig { .. }));
+        let mut steps = self.gpu.plan.steps.iter();
+        let switch = steps.position(|step| matches!(step.action, Action::SwitchMig { .. }));
         self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 
@@ -84,27 +68,27 @@ impl<'a> GpuRun<'a> {
         if self.history.has_failed() {
             return self;
         }
-        let plan = self.plan;
+        let (gpu, history) = (&mut self.gpu, &self.history);
+        let (run, plan) = (gpu.run, gpu.plan);
         scope(|scope| {
-            while self.next < end && !self.shared.must_stop() {
-                let attempt = self.new_attempt(self.next);
+            while self.next < end && !run.must_stop() {
+                let attempt = Attempt::new(gpu, self.next, history);
                 let action = &plan.steps[self.next].action;
                 self.next += 1;
                 match action {
                     Action::Stop(_) => {}
                     Action::Start(start) => {
-                        let record = self.new_record(start);
+                        let record = new_record(gpu, start);
                         threads.spawn_or_run(scope, move || {
-                            attempt.run_step(|attempt| {
+                            attempt.run_step(|| {
                                 let record = record.ok_or(Cause::NoDevice)?;
-                                let history = &attempt.history;
-                                attempt.shared.start_daemon(record, start, history)
+                                start_daemon(run, record, start, history)
                             });
                         });
                     }
                     action => {
-                        if !attempt.run_step(|attempt| self.run_action(action, Some(attempt.step)))
-                        {
+                        let step = Some(attempt.step);
+                        if !attempt.run_step(|| run_action(gpu, action, step, history)) {
                             return;
                         }
                     }
@@ -115,21 +99,22 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The daemons that stop.
-    fn stop_attempts(&self) -> impl Iterator<Item = (Attempt<'a>, &'a Stop)> {
-        self.plan
-            .steps
-            .iter()
-            .enumerate()
-            .filter_map(|(number, step)| Some((self.new_attempt(number), step.action.as_stop()?)))
+    fn stop_attempts(&self) -> impl Iterator<Item = (Attempt<'_>, &'a Stop)> {
+        let steps = self.gpu.plan.steps.iter().enumerate();
+        steps.filter_map(|(number, step)| {
+            let attempt = Attempt::new(&self.gpu, number, &self.history);
+            Some((attempt, step.action.as_stop()?))
+        })
     }
 
     /// The steps that did not begin.
     pub(super) fn not_begun(&self) -> Vec<String> {
         let ended = lock(&self.history.ended);
-        let steps = self.plan.steps.iter().enumerate();
+        let plan = self.gpu.plan;
+        let steps = plan.steps.iter().enumerate();
         steps
             .filter(|(number, _)| !ended.contains_key(number))
-            .map(|(_, step)| format!("{}: {}", gpu_title(self.plan), step.action))
+            .map(|(_, step)| format!("{}: {}", plan.title(), step.action))
             .collect()
     }
 
@@ -139,7 +124,7 @@ impl<'a> GpuRun<'a> {
         let mut actions = ended
             .iter()
             .filter(|(_, failure)| failure.is_some())
-            .map(|(number, _)| &self.plan.steps[*number].action);
+            .map(|(number, _)| &self.gpu.plan.steps[*number].action);
         if self.before.daemons.is_empty() {
             actions.any(|action| action.as_start().is_none())
         } else {
@@ -153,89 +138,155 @@ impl<'a> GpuRun<'a> {
         before.any(|record| record.name == name)
     }
 
-    fn new_attempt(&self, number: usize) -> Attempt<'a> {
-        Attempt {
-            shared: self.shared,
-            step: StepOf {
-                gpu: self.plan,
-                number,
-            },
-            history: Arc::clone(&self.history),
+    /// Begins to undo what the run has changed: stops the daemons that it has started.
+    pub(super) fn stop_started_daemons(&mut self) {
+        self.gpu.rolling_back = true;
+        self.rolled_back.clients = *lock(&self.history.ended_clients);
+        let steps = self.find_steps_back();
+        if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
+            self.gpu.run.progress.undoes(self.gpu.plan);
         }
-    }
-
-    /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
-    pub(super) fn run_action(
-        &mut self,
-        action: &Action,
-        step: Option<StepOf<'_>>,
-    ) -> Result<(), Cause> {
-        match action {
-            Action::SwitchMig { on } => self.switch_mig(*on, step),
-            Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
-            Action::CreateComputeInstance { instance, compute } => {
-                self.create_compute_instance(*instance, *compute)
+        for step in steps {
+            if let StepBack::Stop(record) = &step {
+                let before = self.before.daemons.get(&record.uuid);
+                let request = StopRequest {
+                    keeps_record: before.is_some()
+                        && find_successor(self.gpu.plan, record).is_some(),
+                    ..StopRequest::IDLE
+                };
+                let mut result = stop_daemon(self.gpu.run, record, request);
+                if before.is_some_and(|before| before.name != record.name) {
+                    let unlinked = self.gpu.run.dir.remove_link(record);
+                    result = result.and(unlinked.map_err(Cause::from));
+                }
+                self.add_step_result(&step, result);
             }
-            Action::DestroyComputeInstance {
-                instance, compute, ..
-            } => self.destroy_compute_instance(*instance, *compute),
-            Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
-            Action::Set(set) => self.set_daemon_settings(set),
-            Action::StartServer(server) => self.shared.start_server(server),
-            Action::EndStray(stray) => self.shared.end_stray(stray),
-            Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
 
-    /// The record of a daemon that is to start; `None` if its device does not exist.
-    fn new_record(&self, start: &Start) -> Option<DeviceRecord> {
-        let mut record = DeviceRecord {
-            name: start.name.clone(),
-            key: DeviceKey::for_whole_gpu(&self.plan.uuid),
-            uuid: self.plan.uuid.clone(),
-            gpu: self.plan.index,
-            profile: None,
-            settings: start.settings.clone(),
-            served_id: start.served_id,
-            by_hand: start.by_hand.clone(),
-            older_clients: Vec::new(),
-            compute_mode_before: None,
-            daemon: None,
-            finished: false,
-            boot_id: self.shared.context.node.boot_id.clone(),
-            machine: Some(self.shared.context.environment.host.this_machine()),
-            since: Timestamp::now(),
-            restarts: 0,
-            healed: Vec::new(),
-            leaving: false,
+    fn find_steps_back(&self) -> Vec<StepBack> {
+        let now = GpuState {
+            mig: self.gpu.mig,
+            instances: self.gpu.instances.clone(),
+            daemons: lock(&self.history.daemons).clone(),
         };
-        if let Place::Mig { placement, nth } = start.place {
-            let instance = self.instances.get(&placement)?;
-            let compute = instance.compute.get(nth)?;
-            record.key.instance = Some(InstanceKey {
-                profile: instance.profile,
-                placement,
-                compute: compute.placement,
-            });
-            record.uuid.clone_from(&compute.uuid);
-            record.profile = self
-                .gpu
-                .map(|gpu| gpu.instance_title(instance, Some(compute)));
-        }
-        Some(record)
+        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
+        steps_back(&now, &self.before, &gpu)
     }
 
-    /// The interrupt that ends a wait; none during a rollback.
-    pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
-        (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
+    /// Undoes the rest of what the run has changed.
+    pub(super) fn roll_back(mut self, threads: &Threads) -> RolledBack {
+        let mut hangs = self.read_unknown();
+        let (starts, steps): (Vec<_>, Vec<_>) = self
+            .find_steps_back()
+            .into_iter()
+            .filter(|step| !matches!(step, StepBack::Stop(_)))
+            .partition(|step| matches!(step, StepBack::Start(_)));
+        for step in steps {
+            // Each call to a GPU that hangs takes as long as the first.
+            let result = match &step {
+                StepBack::Change(_) if hangs => {
+                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
+                }
+                StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
+                StepBack::Set { earlier, now } => {
+                    restore_settings(self.gpu.run, earlier, &now.settings)
+                }
+                StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
+            };
+            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
+            self.add_step_result(&step, result);
+        }
+        let started = threads.map_in_parallel(starts, |step| {
+            let result = match &step {
+                StepBack::Start(record) => start_again(&self.gpu, record),
+                _ => Ok(()),
+            };
+            (step, result)
+        });
+        for (step, result) in started {
+            self.add_step_result(&step, result);
+        }
+        // The instances from before keep their owner.
+        self.gpu.run.node_record.restore_owners(
+            &self.gpu.plan.uuid,
+            |created| created.is_among(self.before.instances.values()),
+            |created| {
+                created.is_among(self.gpu.instances.values())
+                    || self.gpu.unknown.contains_key(&created.placement)
+            },
+        );
+        self.rolled_back
+    }
+
+    /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
+    fn read_unknown(&mut self) -> bool {
+        if self.gpu.unknown.is_empty() {
+            return false;
+        }
+        let snapshot = self.gpu.snapshot.cloned().unwrap_or_default();
+        match self
+            .gpu
+            .call(move |handle| handle.gpu_instances(&snapshot.profiles))
+        {
+            Ok(instances) => {
+                for instance in instances {
+                    if self.gpu.unknown.contains_key(&instance.placement) {
+                        self.gpu.instances.insert(instance.placement, instance);
+                    }
+                }
+                self.gpu.unknown.clear();
+                false
+            }
+            Err(error) => {
+                for thing in self.gpu.unknown.values() {
+                    self.rolled_back.cut_short = true;
+                    let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
+                    self.rolled_back.stands.push(what);
+                }
+                matches!(error, NvmlError::Hung { .. })
+            }
+        }
+    }
+
+    fn add_step_result(&mut self, step: &StepBack, result: Result<(), Cause>) {
+        let rolled_back = &mut self.rolled_back;
+        let Err(cause) = result else {
+            rolled_back.undone += 1;
+            return;
+        };
+        // What the rollback kept on purpose, another try would keep too.
+        rolled_back.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
+        let gpu = self.gpu.plan.title();
+        match cause {
+            Cause::Pending => rolled_back.stands.push(format!("{gpu}: MIG mode: {cause}")),
+            _ if step.makes_again() => rolled_back.missing.push(format!("{gpu}: {step}: {cause}")),
+            _ => rolled_back.stands.push(format!("{gpu}: {step}: {cause}")),
+        }
     }
 }
 
-/// `GPU 0 (GPU-5f1c…)`
-pub(super) fn gpu_title(plan: &GpuPlan) -> String {
-    match plan.index {
-        Some(_) => format!("{} ({})", plan.name(), plan.uuid),
-        None => plan.name(),
+/// Runs an action that has a place among the others, as a step of the plan or of the rollback.
+fn run_action(
+    gpu: &mut ChangingGpu<'_>,
+    action: &Action,
+    step: Option<StepOf<'_>>,
+    history: &History,
+) -> Result<(), Cause> {
+    match action {
+        Action::SwitchMig { on } => switch_mig(gpu, *on, step),
+        Action::CreateGpuInstance(instance) => create_gpu_instance(gpu, instance),
+        Action::CreateComputeInstance { instance, compute } => {
+            create_compute_instance(gpu, *instance, *compute)
+        }
+        Action::DestroyComputeInstance {
+            instance, compute, ..
+        } => destroy_compute_instance(gpu, *instance, *compute),
+        Action::DestroyGpuInstance { instance, .. } => destroy_gpu_instance(gpu, instance),
+        Action::Set(set) => set_daemon_settings(gpu.run, set, history),
+        Action::StartServer(server) => start_server(gpu.run, server),
+        Action::EndStray(stray) => end_stray(gpu.run, stray),
+        Action::Start(_) | Action::Stop(_) => Ok(()),
     }
 }
 
@@ -246,42 +297,53 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
         runs.iter()
             .flat_map(GpuRun::stop_attempts)
             .partition(|(attempt, stop)| {
-                let served = attempt.shared.find_served(&stop.uuid);
+                let served = attempt.run.find_served(&stop.uuid);
                 served.is_none_or(|served| served.clients.are_none())
             });
     let mut queues = vec![idle];
     queues.extend(used.into_iter().map(|stop| vec![stop]));
     threads.map_in_parallel(queues, |stops| {
         for (attempt, stop) in stops {
-            attempt.run_step(|attempt| attempt.stop_daemon(stop));
+            let Attempt { run, step, history } = attempt;
+            attempt.run_step(|| stop_served_daemon(run, step, stop, history));
         }
     });
 }
 
 /// A step that is about to run.
+#[derive(Clone, Copy)]
 struct Attempt<'a> {
-    shared: &'a Shared<'a>,
+    run: &'a Run<'a>,
     step: StepOf<'a>,
-    history: Arc<History>,
+    history: &'a History,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    fn new(gpu: &ChangingGpu<'a>, number: usize, history: &'a History) -> Self {
+        let step = StepOf {
+            gpu: gpu.plan,
+            number,
+        };
+        let run = gpu.run;
+        Self { run, step, history }
+    }
+
     /// Runs the step, unless the run must stop; returns false if it failed.
-    fn run_step(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
-        if self.shared.must_stop() {
+    fn run_step(self, work: impl FnOnce() -> Result<(), Cause>) -> bool {
+        if self.run.must_stop() {
             return true;
         }
         let step = self.step;
-        self.shared.progress.begin(step);
-        let worked = work(&self);
-        self.shared.progress.end(step, worked.is_ok());
+        self.run.progress.begin(step);
+        let worked = work();
+        self.run.progress.end(step, worked.is_ok());
         let failure = match worked {
             Ok(()) => None,
             // It was neither done nor refused.
             Err(Cause::Interrupted) => return true,
             Err(cause) => {
-                self.shared.mark_failed();
-                let attempt = format!("{}: {}", gpu_title(step.gpu), step.action());
+                self.run.mark_failed();
+                let attempt = format!("{}: {}", step.gpu.title(), step.action());
                 Some(FailedStep {
                     gpu: step.gpu.index,
                     device: step.action().as_start().map(|start| start.name.clone()),
@@ -293,137 +355,33 @@ impl Attempt<'_> {
         lock(&self.history.ended).insert(step.number, failure);
         is_done
     }
-
-    fn stop_daemon(&self, stop: &Stop) -> Result<(), Cause> {
-        let recorded = self.shared.find_served(&stop.uuid);
-        let Some(served) = recorded.or_else(|| self.shared.find_lost(&stop.uuid)) else {
-            return Ok(());
-        };
-        let successor = recorded.and_then(|served| find_successor(self.step.gpu, &served.record));
-        if let ClientPolicy::Force(seconds) = stop.patience
-            && stop.patience != ClientPolicy::AT_ONCE
-            && !served.clients.are_none()
-        {
-            let clients: Vec<String> = stop.clients.iter().map(ToString::to_string).collect();
-            let clients = match clients.as_slice() {
-                [] => "clients".to_owned(),
-                [one] => one.clone(),
-                [first, ..] => format!("{} clients, among them {first}", clients.len()),
-            };
-            let others = format!("{clients}, for at most {seconds} s");
-            self.shared.progress.waits(self.step, &others);
-        }
-        let request = StopRequest {
-            patience: stop.patience,
-            means: stop.means,
-            keeps_record: successor.is_some(),
-        };
-        let mut ended = self.shared.stop_daemon(&served.record, request);
-        if successor.is_some_and(|start| start.name != served.record.name) {
-            let unlinked = self.shared.run_dir.remove_link(&served.record);
-            ended = ended.and(unlinked.map_err(Cause::from));
-        }
-        // A daemon whose directory could not be removed has stopped all the same.
-        let has_stopped = ended.is_ok() || !self.shared.is_alive(&served.record);
-        if stop.alive && has_stopped {
-            let is_by_force = served.record.finished && stop.patience != ClientPolicy::Idle;
-            let clients = if is_by_force { stop.clients.len() } else { 0 };
-            self.history.record_stop(&stop.uuid, clients);
-        }
-        ended
-    }
 }
 
-impl Shared<'_> {
-    /// Starts the daemon of a new record, and an eager server.
-    fn start_daemon(
-        &self,
-        mut record: DeviceRecord,
-        start: &Start,
-        history: &History,
-    ) -> Result<(), Cause> {
-        let node = self.context.node;
-        record.since = Timestamp::now();
-        record.compute_mode_before = node.compute_mode_before(&record.uuid, &self.run_dir);
-        let served = self.find_served(&record.uuid);
-        let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
-        if let Some(served) = of_this_boot {
-            let before = &served.record;
-            record.restarts = before.restarts + u64::from(before.finished);
-            if start.by == StartedBy::Heal {
-                record.healed = before.recent_heals(record.since).collect();
-            }
-        }
-        if start.by == StartedBy::Heal {
-            record.healed.push(record.since);
-        }
-        let keeps_record = served.is_some();
-        let cause = match self.bring_up(&mut record, keeps_record) {
-            Ok(is_new) => {
-                if is_new {
-                    history.record_start(record);
-                }
-                return Ok(());
-            }
-            Err(cause) => cause,
-        };
-        let kept = match served {
-            Some(served) if start.by == StartedBy::Up => {
-                self.restore_record(&record, &served.record)
-            }
-            Some(_) => self.ensure_record(&record),
-            None => Ok(()),
-        };
-        if matches!(cause, Cause::CleanupFailed { .. }) {
-            // The rollback tries again to stop it.
-            history.record_start(record);
-        }
-        Err(cause.with_cleanup(kept))
-    }
+/// Starts a stopped daemon again.
+fn start_again(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    let uuid = current_uuid(gpu, record).ok_or(Cause::NoDevice)?;
+    let keeps_record = find_successor(gpu.plan, record).is_some();
+    restart_daemon(gpu.run, record, &uuid, keeps_record)
 }
 
-/// The course of the run on one GPU. Several threads write it.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    /// The daemons that run now, by the UUIDs of their devices.
-    daemons: Mutex<BTreeMap<String, DeviceRecord>>,
-    /// The number of clients that were terminated with their daemons.
-    ended_clients: Mutex<usize>,
-    /// The plan's steps that succeeded or failed, by number.
-    ended: Mutex<BTreeMap<usize, Option<FailedStep>>>,
-}
-
-impl History {
-    fn record_start(&self, record: DeviceRecord) {
-        lock(&self.daemons).insert(record.uuid.clone(), record);
+/// The present UUID of a recorded device; `None` if it does not exist.
+fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> {
+    let DeviceKey { instance, .. } = &record.key;
+    // Where MIG mode could not be switched off again, there is no whole GPU to serve.
+    if instance.is_none() && gpu.mig {
+        return None;
     }
-
-    /// Records the settings of a daemon that runs.
-    pub(super) fn record_change(&self, record: &DeviceRecord) {
-        if let Some(daemon) = lock(&self.daemons).get_mut(&record.uuid) {
-            daemon.clone_from(record);
-        }
-    }
-
-    fn record_stop(&self, uuid: &str, clients: usize) {
-        lock(&self.daemons).remove(uuid);
-        *lock(&self.ended_clients) += clients;
-    }
-
-    pub(super) fn ended_clients(&self) -> usize {
-        *lock(&self.ended_clients)
-    }
-
-    /// True if a step failed.
-    pub(super) fn has_failed(&self) -> bool {
-        lock(&self.ended).values().any(Option::is_some)
-    }
-
-    /// Takes the failures, in the plan's order.
-    pub(super) fn take_failures(&self) -> Vec<FailedStep> {
-        lock(&self.ended)
-            .values_mut()
-            .filter_map(Option::take)
-            .collect()
-    }
+    // A caller who may not see instances cannot have changed any.
+    let is_hidden = gpu
+        .snapshot
+        .is_none_or(|snapshot| snapshot.hidden.is_some());
+    let Some(key) = instance.filter(|_| !is_hidden) else {
+        return Some(record.uuid.clone());
+    };
+    gpu.instances
+        .get(&key.placement)?
+        .compute
+        .iter()
+        .find(|compute| compute.placement == key.compute)
+        .map(|compute| compute.uuid.clone())
 }

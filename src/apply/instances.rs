@@ -1,232 +1,225 @@
-//! GPU and compute instances: made, destroyed and tracked, and recorded as ours. Calls are tried again while the driver
-//! reports a GPU in use.
-
-use std::time::{Duration, Instant};
+//! GPU and compute instances: made, destroyed and tracked, and recorded as ours.
 
 use super::cause::Cause;
-use super::gpu::GpuRun;
-use super::rollback::describe_compute_instance;
+use super::gpu_state::{ChangingGpu, describe_compute_instance};
+use super::in_use::{find_holders, read_holders, retry_while_in_use, stop_units};
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
-use crate::state::{Created, Taken};
+use crate::state::RecordedInstance;
 
-impl GpuRun<'_> {
-    /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
-    pub(super) fn create_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
-        let (profile, placement) = (instance.profile, instance.placement);
-        let created = self.created_entry(profile, placement, None);
-        if self.becomes_ours(&created) {
-            self.shared.node_record.add_created(&created)?;
-        }
-        let made = self.call_with_retries(&self.plan.uuid, move |gpu| {
-            gpu.create_gpu_instance(profile, placement)
-        });
-        match made {
-            Ok(id) => {
-                let reading = GpuInstanceReading {
-                    id,
-                    profile,
-                    placement,
-                    compute: Vec::new(),
-                    offered: Vec::new(),
-                };
-                self.instances.insert(placement, reading);
-                Ok(())
-            }
-            Err(cause) if cause.may_have_worked() => {
-                self.unknown.insert(placement, instance.to_string());
-                Err(cause)
-            }
-            Err(cause) => {
-                self.shared
-                    .node_record
-                    .forget_created(|other| *other == created);
-                Err(cause)
-            }
-        }
+/// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
+pub(super) fn create_gpu_instance(
+    gpu: &mut ChangingGpu<'_>,
+    instance: &GpuInstance,
+) -> Result<(), Cause> {
+    let (profile, placement) = (instance.profile, instance.placement);
+    let run = gpu.run;
+    let created = created_entry(gpu, profile, placement, None);
+    if becomes_ours(gpu, &created) {
+        run.node_record.add_created(&created)?;
     }
-
-    /// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
-    /// theirs.
-    fn becomes_ours(&self, created: &Created) -> bool {
-        !self.rolling_back || self.shared.node_record.had_created(created)
-    }
-
-    pub(super) fn create_compute_instance(
-        &mut self,
-        instance: Placement,
-        choice: ComputeChoice,
-    ) -> Result<(), Cause> {
-        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let (id, profile) = (parent.id, parent.profile);
-        let offered = self.offered_profiles(instance)?;
-        let (chosen, at) = choice
-            .choose_profile(&offered)
-            .ok_or_else(|| not_offered(choice, &offered))?;
-        let kind = chosen.id;
-        // The driver puts a compute instance that has only one place there.
-        let known = match chosen.placements.as_slice() {
-            [only] => Some(*only),
-            _ => at,
-        };
-        let expected = known
-            .map(|at| self.created_entry(profile, instance, Some(at)))
-            .filter(|created| self.becomes_ours(created));
-        if let Some(created) = &expected {
-            self.shared.node_record.add_created(created)?;
-        }
-        let made = self.call_with_retries(&self.plan.uuid, move |gpu| {
-            gpu.create_compute_instance(id, kind, at)
-        });
-        if let (Ok(made), Some(parent)) = (&made, self.instances.get_mut(&instance)) {
-            parent.compute.push(made.clone());
-            parent.compute.sort_by_key(|compute| compute.placement);
-        }
-        let actual = match &made {
-            Ok(made) => Some(self.created_entry(profile, instance, Some(made.placement)))
-                .filter(|created| self.becomes_ours(created)),
-            Err(cause) if cause.may_have_worked() => {
-                let thing = known.map_or_else(
-                    || format!("a compute instance of the GPU instance at {instance}"),
-                    |at| describe_compute_instance(at, instance),
-                );
-                self.unknown.insert(instance, thing);
-                expected.clone()
-            }
-            Err(_) => None,
-        };
-        self.shared
-            .node_record
-            .replace_created(expected.as_ref(), actual.as_ref())?;
-        made.map(drop)
-    }
-
-    pub(super) fn destroy_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
-        let placement = instance.placement;
-        let Some(reading) = self.instances.get(&placement) else {
-            return Ok(());
-        };
-        let id = reading.id;
-        if !self.rolling_back {
-            self.shared.journal.record_destruction(Taken {
-                gpu: self.plan.uuid.clone(),
-                profile: instance.profile,
-                name: instance.name.to_string(),
+    let made = call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
+        handle.create_gpu_instance(profile, placement)
+    });
+    match made {
+        Ok(id) => {
+            let reading = GpuInstanceReading {
+                id,
+                profile,
                 placement,
-            })?;
+                compute: Vec::new(),
+                offered: Vec::new(),
+            };
+            gpu.instances.insert(placement, reading);
+            Ok(())
         }
-        self.call_with_retries(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
-        self.instances.remove(&placement);
-        // With what was made in it.
-        self.shared.node_record.forget_created(|created| {
-            created.gpu == self.plan.uuid && created.placement == placement
-        });
-        Ok(())
+        Err(cause) if cause.may_have_worked() => {
+            gpu.unknown.insert(placement, instance.to_string());
+            Err(cause)
+        }
+        Err(cause) => {
+            run.node_record.forget_created(|other| *other == created);
+            Err(cause)
+        }
     }
+}
 
-    pub(super) fn destroy_compute_instance(
-        &mut self,
-        instance: Placement,
-        compute: Placement,
-    ) -> Result<(), Cause> {
-        let Some(parent) = self.instances.get(&instance) else {
-            return Ok(());
-        };
-        let Some(part) = parent.compute.iter().find(|part| part.placement == compute) else {
-            return Ok(());
-        };
-        let created = self.created_entry(parent.profile, instance, Some(compute));
-        let (parent, id) = (parent.id, part.id);
-        self.call_with_retries(&part.uuid, move |gpu| {
-            gpu.destroy_compute_instance(parent, id)
+/// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
+/// theirs.
+fn becomes_ours(gpu: &ChangingGpu<'_>, created: &RecordedInstance) -> bool {
+    !gpu.rolling_back || gpu.run.node_record.had_created(created)
+}
+
+pub(super) fn create_compute_instance(
+    gpu: &mut ChangingGpu<'_>,
+    instance: Placement,
+    choice: ComputeChoice,
+) -> Result<(), Cause> {
+    let parent = gpu.instances.get(&instance).ok_or(Cause::NoInstance)?;
+    let (id, profile) = (parent.id, parent.profile);
+    let offered = offered_profiles(gpu, instance)?;
+    let (chosen, at) = choice
+        .choose_profile(&offered)
+        .ok_or_else(|| not_offered(choice, &offered))?;
+    let kind = chosen.id;
+    // The driver puts a compute instance that has only one place there.
+    let known = match chosen.placements.as_slice() {
+        [only] => Some(*only),
+        _ => at,
+    };
+    let expected = known
+        .map(|at| created_entry(gpu, profile, instance, Some(at)))
+        .filter(|created| becomes_ours(gpu, created));
+    if let Some(created) = &expected {
+        gpu.run.node_record.add_created(created)?;
+    }
+    let made = call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
+        handle.create_compute_instance(id, kind, at)
+    });
+    if let (Ok(made), Some(parent)) = (&made, gpu.instances.get_mut(&instance)) {
+        parent.compute.push(made.clone());
+        parent.compute.sort_by_key(|compute| compute.placement);
+    }
+    let actual = match &made {
+        Ok(made) => Some(created_entry(gpu, profile, instance, Some(made.placement)))
+            .filter(|created| becomes_ours(gpu, created)),
+        Err(cause) if cause.may_have_worked() => {
+            let thing = known.map_or_else(
+                || format!("a compute instance of the GPU instance at {instance}"),
+                |at| describe_compute_instance(at, instance),
+            );
+            gpu.unknown.insert(instance, thing);
+            expected.clone()
+        }
+        Err(_) => None,
+    };
+    gpu.run
+        .node_record
+        .replace_created(expected.as_ref(), actual.as_ref())?;
+    made.map(drop)
+}
+
+pub(super) fn destroy_gpu_instance(
+    gpu: &mut ChangingGpu<'_>,
+    instance: &GpuInstance,
+) -> Result<(), Cause> {
+    let placement = instance.placement;
+    let Some(reading) = gpu.instances.get(&placement) else {
+        return Ok(());
+    };
+    let id = reading.id;
+    if !gpu.rolling_back {
+        gpu.run.journal.record_destruction(RecordedInstance {
+            name: Some(instance.name.to_string()),
+            ..created_entry(gpu, instance.profile, placement, None)
         })?;
-        if let Some(parent) = self.instances.get_mut(&instance) {
-            parent.compute.retain(|other| other.placement != compute);
-        }
-        // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
-        if self.rolling_back || !self.plan.destroys_instance_at(instance) {
-            self.shared
-                .node_record
-                .forget_created(|other| *other == created);
-        }
-        Ok(())
     }
+    call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
+        handle.destroy_gpu_instance(id)
+    })?;
+    gpu.instances.remove(&placement);
+    // With what was made in it.
+    gpu.run
+        .node_record
+        .forget_created(|created| created.gpu == gpu.plan.uuid && created.placement == placement);
+    Ok(())
+}
 
-    fn created_entry(
-        &self,
-        profile: ProfileId,
-        placement: Placement,
-        compute: Option<Placement>,
-    ) -> Created {
-        Created {
-            gpu: self.plan.uuid.clone(),
-            profile,
-            placement,
-            compute,
-        }
+pub(super) fn destroy_compute_instance(
+    gpu: &mut ChangingGpu<'_>,
+    instance: Placement,
+    compute: Placement,
+) -> Result<(), Cause> {
+    let Some(parent) = gpu.instances.get(&instance) else {
+        return Ok(());
+    };
+    let Some(part) = parent.compute.iter().find(|part| part.placement == compute) else {
+        return Ok(());
+    };
+    let created = created_entry(gpu, parent.profile, instance, Some(compute));
+    let (parent, id) = (parent.id, part.id);
+    call_with_retries(gpu, &part.uuid, move |handle| {
+        handle.destroy_compute_instance(parent, id)
+    })?;
+    if let Some(parent) = gpu.instances.get_mut(&instance) {
+        parent.compute.retain(|other| other.placement != compute);
     }
+    // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
+    if gpu.rolling_back || !gpu.plan.destroys_instance_at(instance) {
+        let run = gpu.run;
+        run.node_record.forget_created(|other| *other == created);
+    }
+    Ok(())
+}
 
-    /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
-    pub(super) fn offered_profiles(
-        &mut self,
-        instance: Placement,
-    ) -> Result<Vec<ComputeInstanceProfile>, Cause> {
-        let asked = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let known = self
-            .instances
-            .values()
-            .find(|standing| standing.profile == asked.profile && !standing.offered.is_empty());
-        if let Some(known) = known {
-            return Ok(known.offered.clone());
-        }
-        let id = asked.id;
-        let uuid = &self.plan.uuid;
-        let offered = self
-            .shared
-            .nvml_on(uuid, move |gpu| gpu.compute_profiles_of(id))?;
-        if let Some(asked) = self.instances.get_mut(&instance) {
-            asked.offered.clone_from(&offered);
-        }
-        Ok(offered)
+fn created_entry(
+    gpu: &ChangingGpu<'_>,
+    profile: ProfileId,
+    placement: Placement,
+    compute: Option<Placement>,
+) -> RecordedInstance {
+    RecordedInstance {
+        gpu: gpu.plan.uuid.clone(),
+        profile,
+        name: None,
+        placement,
+        compute,
     }
+}
 
-    /// Makes a call about the GPU, and retries it while the driver reports it in use, at last without monitoring services if
-    /// they may be stopped. The error names the processes that use `device`.
-    fn call_with_retries<T: Send + 'static>(
-        &self,
-        device: &str,
-        call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
-    ) -> Result<T, Cause> {
-        let call = || {
-            retry_while_in_use(self.interrupt(), || {
-                self.shared.nvml_on(&self.plan.uuid, call.clone())
-            })
-        };
-        let mut answer = call();
-        let stops_services = self.shared.context.allowed.stop_holders;
-        if stops_services
-            && !self.rolling_back
-            && answer
-                .as_ref()
-                .is_err_and(|error| error.code() == Some(Code::IN_USE))
-            && self.stop_units(&self.shared.open_by(self.gpu).unwrap_or_default())?
-        {
-            answer = call();
-        }
-        answer.map_err(|error| match error.code() {
-            Some(Code::IN_USE) if self.interrupt().is_some_and(Interrupt::is_interrupted) => {
-                Cause::Interrupted
-            }
-            Some(Code::IN_USE) => Cause::InUse {
-                error,
-                holders: self.shared.holders_of(self.gpu, device),
-                stops_services,
-            },
-            _ => Cause::Nvml(error),
-        })
+/// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
+fn offered_profiles(
+    gpu: &mut ChangingGpu<'_>,
+    instance: Placement,
+) -> Result<Vec<ComputeInstanceProfile>, Cause> {
+    let asked = gpu.instances.get(&instance).ok_or(Cause::NoInstance)?;
+    let known = gpu
+        .instances
+        .values()
+        .find(|standing| standing.profile == asked.profile && !standing.offered.is_empty());
+    if let Some(known) = known {
+        return Ok(known.offered.clone());
     }
+    let id = asked.id;
+    let offered = gpu.call(move |handle| handle.compute_profiles_of(id))?;
+    if let Some(asked) = gpu.instances.get_mut(&instance) {
+        asked.offered.clone_from(&offered);
+    }
+    Ok(offered)
+}
+
+/// Makes a call about the GPU, and retries it while the driver reports it in use, at last without monitoring services if
+/// they may be stopped. The error names the processes that use `device`.
+fn call_with_retries<T: Send + 'static>(
+    gpu: &ChangingGpu<'_>,
+    device: &str,
+    call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
+) -> Result<T, Cause> {
+    let call = || retry_while_in_use(gpu.interrupt(), || gpu.call(call.clone()));
+    let mut answer = call();
+    let stops_services = gpu.run.context.allowed.stop_holders;
+    if stops_services
+        && !gpu.rolling_back
+        && answer
+            .as_ref()
+            .is_err_and(|error| error.code() == Some(Code::IN_USE))
+        && stop_units(gpu, &read_holders(gpu))?
+    {
+        answer = call();
+    }
+    answer.map_err(|error| match error.code() {
+        Some(Code::IN_USE) if gpu.interrupt().is_some_and(Interrupt::is_interrupted) => {
+            Cause::Interrupted
+        }
+        Some(Code::IN_USE) => Cause::InUse {
+            error,
+            holders: find_holders(gpu, device),
+            stops_services,
+        },
+        _ => Cause::Nvml(error),
+    })
 }
 
 fn not_offered(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Cause {
@@ -238,105 +231,4 @@ fn not_offered(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Cau
         "the GPU instance offers {}, and nothing for {choice:?}",
         offers.join(", ")
     ))
-}
-
-/// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the
-/// exit of the server that held it.
-pub(super) const IN_USE_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(640);
-
-/// Pauses between tries, each longer than the last, up to the time limit.
-pub(super) struct Backoff<'a> {
-    /// Ends the wait; `None` during a rollback.
-    interrupt: Option<&'a Interrupt>,
-    begun: Instant,
-    pause: Duration,
-}
-
-impl<'a> Backoff<'a> {
-    pub(super) fn new(interrupt: Option<&'a Interrupt>) -> Self {
-        Self {
-            interrupt,
-            begun: Instant::now(),
-            pause: FIRST_PAUSE,
-        }
-    }
-
-    /// Waits before another try; returns false on timeout or interrupt.
-    pub(super) fn wait(&mut self) -> bool {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LONGEST_PAUSE);
-        if self.begun.elapsed() + pause > IN_USE_TIMEOUT {
-            return false;
-        }
-        if let Some(interrupt) = self.interrupt {
-            return interrupt.sleep_uninterrupted(pause);
-        }
-        // The driver does not announce the release.
-        std::thread::sleep(pause);
-        true
-    }
-}
-
-/// Makes a call, and retries it while the driver returns `IN_USE`.
-pub(super) fn retry_while_in_use<T>(
-    interrupt: Option<&Interrupt>,
-    mut call: impl FnMut() -> Result<T, NvmlError>,
-) -> Result<T, NvmlError> {
-    let mut backoff = Backoff::new(interrupt);
-    loop {
-        match call() {
-            Err(error) if error.code() == Some(Code::IN_USE) && backoff.wait() => {}
-            answer => return answer,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(code: Code) -> NvmlError {
-        NvmlError::Refused {
-            call: "nvmlGpuInstanceDestroy",
-            subject: "GPU-1".to_owned(),
-            code,
-        }
-    }
-
-    #[test]
-    fn only_in_use_is_tried_again() {
-        let tries = |answers: &[Option<Code>]| {
-            let mut answers = answers.iter();
-            let mut count = 0;
-            let result = retry_while_in_use(None, || {
-                count += 1;
-                match answers.next().expect("no more tries") {
-                    Some(code) => Err(refused(*code)),
-                    None => Ok(()),
-                }
-            });
-            (count, result.is_ok())
-        };
-        assert_eq!(tries(&[None]), (1, true));
-        assert_eq!(
-            tries(&[Some(Code::IN_USE), Some(Code::IN_USE), None]),
-            (3, true)
-        );
-        assert_eq!(tries(&[Some(Code::NO_PERMISSION)]), (1, false));
-        assert_eq!(
-            tries(&[Some(Code::IN_USE), Some(Code::INSUFFICIENT_RESOURCES)]),
-            (2, false)
-        );
-    }
-
-    #[test]
-    fn it_ends() {
-        let mut backoff = Backoff::new(None);
-        backoff.begun = Instant::now().checked_sub(IN_USE_TIMEOUT).unwrap();
-        assert!(!backoff.wait());
-    }
 }

@@ -11,7 +11,7 @@ use super::error::{ApplyError, FailedStep};
 use crate::failure::Problem;
 use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, NodeFile, RunDir, Taken, Writer, is_disk_full};
+use crate::state::{Journal, NodeFile, RecordedInstance, RunDir, Writer, is_disk_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -49,14 +49,18 @@ impl OpenJournal {
         if written.as_ref().is_err_and(is_disk_full) && run_dir.give_up_reserve() {
             written = run_dir.write_journal(&journal);
         }
-        let begun = Self {
+        let begun = Self::new(run_dir, journal, may_lack);
+        begun.tolerate_full_disk(written)?;
+        Ok(begun)
+    }
+
+    fn new(run_dir: &RunDir, journal: Journal, may_lack: bool) -> Self {
+        Self {
             run_dir: run_dir.clone(),
             journal: Mutex::new(journal),
             not_stopped: Mutex::new(Vec::new()),
             may_lack,
-        };
-        begun.tolerate_full_disk(written)?;
-        Ok(begun)
+        }
     }
 
     /// Without a journal, a run that is killed is not picked up, and a full disk stays one that nothing can end.
@@ -68,7 +72,7 @@ impl OpenJournal {
     }
 
     /// Records that a GPU instance is about to be destroyed.
-    pub(super) fn record_destruction(&self, taken: Taken) -> FileResult<()> {
+    pub(super) fn record_destruction(&self, taken: RecordedInstance) -> FileResult<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
         self.tolerate_full_disk(self.run_dir.write_journal(&journal))
@@ -180,14 +184,12 @@ pub fn pick_up(
         Err(error) if is_disk_full(&error) => return Ok(Some(said)),
         forgotten => forgotten.map_err(ApplyError::at_start)?,
     }
-    let journal = OpenJournal {
-        run_dir: run_dir.clone(),
-        journal: Mutex::new(journal),
-        not_stopped: Mutex::new(Vec::new()),
-        may_lack: false,
-    };
     let mut failures = Vec::new();
-    journal.restart_units_and_close(environment, true, &mut failures);
+    OpenJournal::new(run_dir, journal, false).restart_units_and_close(
+        environment,
+        true,
+        &mut failures,
+    );
     if failures.is_empty() {
         return Ok(Some(said));
     }
@@ -214,22 +216,9 @@ fn forget_vanished_instances(run_dir: &RunDir, node: &Node) -> FileResult<()> {
 }
 
 /// True if the node has the instance, or does not show it.
-fn may_exist(created: &Created, node: &Node) -> bool {
-    let Some(gpu) = node.gpu_with_uuid(&created.gpu) else {
-        return true;
-    };
-    if gpu.hidden.is_some() {
-        return true;
-    }
-    let mut parents = gpu.instances.iter().filter(|instance| {
-        instance.placement == created.placement && instance.profile == created.profile
-    });
-    match created.compute {
-        None => parents.next().is_some(),
-        Some(at) => parents
-            .flat_map(|parent| &parent.compute)
-            .any(|part| part.placement == at),
-    }
+fn may_exist(created: &RecordedInstance, node: &Node) -> bool {
+    let gpu = node.gpu_with_uuid(&created.gpu);
+    gpu.is_none_or(|gpu| gpu.hidden.is_some() || created.is_among(&gpu.instances))
 }
 
 /// The instances that mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys no others.
@@ -283,7 +272,7 @@ impl NodeRecord {
     }
 
     /// True if mig-mps had made it before the run.
-    pub(super) fn had_created(&self, created: &Created) -> bool {
+    pub(super) fn had_created(&self, created: &RecordedInstance) -> bool {
         self.before.created.contains(created)
     }
 
@@ -314,7 +303,7 @@ impl NodeRecord {
         written.inspect_err(|_| files.now.switched_on.retain(|uuid| uuid != gpu))
     }
 
-    pub(super) fn add_created(&self, created: &Created) -> FileResult<()> {
+    pub(super) fn add_created(&self, created: &RecordedInstance) -> FileResult<()> {
         let mut files = lock(&self.files);
         if files.now.created.contains(created) {
             return Ok(());
@@ -332,7 +321,7 @@ impl NodeRecord {
     }
 
     /// Forgets what is gone. What cannot be written now is written at the end of the run.
-    pub(super) fn forget_created(&self, gone: impl Fn(&Created) -> bool) {
+    pub(super) fn forget_created(&self, gone: impl Fn(&RecordedInstance) -> bool) {
         let mut files = lock(&self.files);
         files.now.created.retain(|created| !gone(created));
         let _ = files.write_if_changed(&self.run_dir);
@@ -341,8 +330,8 @@ impl NodeRecord {
     /// Records what was made instead of what was expected.
     pub(super) fn replace_created(
         &self,
-        expected: Option<&Created>,
-        actual: Option<&Created>,
+        expected: Option<&RecordedInstance>,
+        actual: Option<&RecordedInstance>,
     ) -> FileResult<()> {
         if expected == actual {
             return Ok(());
@@ -356,8 +345,8 @@ impl NodeRecord {
     pub(super) fn restore_owners(
         &self,
         gpu: &str,
-        was_there: impl Fn(&Created) -> bool,
-        stands: impl Fn(&Created) -> bool,
+        was_there: impl Fn(&RecordedInstance) -> bool,
+        stands: impl Fn(&RecordedInstance) -> bool,
     ) {
         let mut files = lock(&self.files);
         let created = &mut files.now.created;

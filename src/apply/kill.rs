@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal as Number;
 
 use super::cause::Cause;
+use super::context::{ApplyContext, Progress};
 use super::error::{ApplyError, FailedStep};
-use super::run::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::{ClientPolicy, Daemon, MpsError};
 use crate::plan::{Kill, Signal, Victim};

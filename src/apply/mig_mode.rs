@@ -1,247 +1,178 @@
-//! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
+//! Switches MIG mode, and waits until the change is active.
 
 use super::cause::Cause;
-use super::gpu::GpuRun;
-use super::instances::Backoff;
-use super::run::{Allowed, OnFailure, StepOf};
+use super::context::StepOf;
+use super::gpu_state::ChangingGpu;
+use super::in_use::{Backoff, find_holders, read_holders, stop_units};
 use crate::catalog::{NoMig, explain_no_mig};
-use crate::failure::Problem;
-use crate::host::{Environment, Holders, Interrupt};
-use crate::node::Node;
-use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
-use crate::plan::{HeldGpus, Plan};
+use crate::host::Interrupt;
+use crate::nvml::{Code, GpuHandle, MigMode};
 
-impl GpuRun<'_> {
-    /// Switches MIG mode, and returns once it is active.
-    ///
-    /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
-    /// tell the difference.
-    pub(super) fn switch_mig(&mut self, on: bool, step: Option<StepOf<'_>>) -> Result<(), Cause> {
-        let (record, uuid) = (&self.shared.node_record, &self.plan.uuid);
-        let was_ours = record.has_switched_on(uuid);
-        let mut is_ours = on;
-        if self.rolling_back {
-            is_ours = record.had_switched_on(uuid);
-            if self.is_switched_back(on)? {
-                return Ok(record.record_switched_on(uuid, is_ours)?);
-            }
-        } else if self.mig == on {
-            // Another change is pending: cancel it.
-            self.set_mig_mode(on)?;
-            if !on {
-                record.record_switched_on(uuid, false)?;
-            }
-            return Ok(());
-        }
-        if is_ours {
-            // Recorded first: what a crash leaves behind is then known as ours.
-            record.record_switched_on(uuid, true)?;
-        }
-        let switched = self.try_to_switch(on, step);
-        if self.mig != on {
-            record.record_switched_on(uuid, was_ours)?;
-        } else if switched.is_ok() {
-            record.record_switched_on(uuid, is_ours)?;
-        }
-        switched
-    }
-
-    /// True if a rollback finds the mode that it wants, an error if it leaves the mode as it is.
-    fn is_switched_back(&mut self, on: bool) -> Result<bool, Cause> {
-        let mode = self.query_mig_mode()?;
-        if mode.current == on {
-            self.mig = on;
-            return if mode.pending == on {
-                Ok(true)
-            } else {
-                Err(Cause::Pending)
-            };
-        }
-        // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
-        // a reset.
-        if !on && !self.instances.is_empty() {
-            return Err(Cause::LeftOn("there are instances"));
-        }
-        let uuid = &self.plan.uuid;
-        if !on
-            && !self
-                .shared
-                .nvml_on(uuid, GpuHandle::changes_without_reset)?
-        {
-            return Err(Cause::LeftOn(
-                "to switch it off again, this GPU needs a reset",
-            ));
-        }
-        Ok(false)
-    }
-
-    fn try_to_switch(&mut self, on: bool, step: Option<StepOf<'_>>) -> Result<(), Cause> {
-        let mut backoff = Backoff::new(self.interrupt());
-        let mut may_stop = self.shared.context.allowed.stop_holders && !self.rolling_back;
-        loop {
-            let activation = self.set_mig_mode(on)?;
-            let mode = self.query_mig_mode();
-            if mode.as_ref().is_ok_and(|mode| mode.current == on) {
-                self.mig = on;
-                self.instances.clear();
-                return Ok(());
-            }
-            // What is unknown, or stays pending until a reset or reboot, is undone too.
-            if !self.rolling_back && (mode.is_err() || activation != Code::IN_USE) {
-                self.mig = on;
-            }
-            let mode = mode?;
-            if activation != Code::IN_USE {
-                return self.reset_gpu(on, activation, mode);
-            }
-            let open = self.shared.open_by(self.gpu).unwrap_or_default();
-            if let Some((step, holder)) = step.zip(open.seen.first()) {
-                self.shared.progress.waits(step, &holder.to_string());
-            }
-            let mut has_stopped = false;
-            if !open.seen.is_empty() && may_stop {
-                may_stop = false;
-                let stopped = self.stop_units(&open);
-                has_stopped =
-                    stopped.map_err(|cause| cause.with_cleanup(self.cancel_mig_change(on)))?;
-            }
-            // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
-            if has_stopped || backoff.wait() {
-                continue;
-            }
-            let cause = if self.interrupt().is_some_and(Interrupt::is_interrupted) {
-                Cause::Interrupted
-            } else {
-                Cause::Busy {
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
-                    hidden: open.hidden,
-                    stops_services: self.shared.context.allowed.stop_holders,
-                }
-            };
-            return Err(cause.with_cleanup(self.cancel_mig_change(on)));
-        }
-    }
-
-    /// Resets the GPU, if allowed, to activate a pending mode.
-    fn reset_gpu(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
-        if self.rolling_back || !self.shared.context.allowed.reset {
-            return Err(Cause::not_active(activation, mode, None));
-        }
-        let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
-        let smi = self.shared.context.environment.find_nvidia_smi()?;
-        if let Err(error) = self.shared.nvml()?.while_shut_down(|| smi.reset(&pci))? {
-            if error.is_in_use() {
-                return Err(Cause::Reset {
-                    error,
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
-                });
-            }
-            let why = error.to_string();
-            return Err(Cause::not_active(activation, mode, Some(&why)));
-        }
-        let mode = self.query_mig_mode()?;
-        if mode.current != on {
-            let why = Some("it was reset");
-            return Err(Cause::not_active(activation, mode, why));
-        }
-        self.instances.clear();
-        Ok(())
-    }
-
-    /// Cancels a pending change.
-    fn cancel_mig_change(&self, on: bool) -> Result<(), Cause> {
-        self.set_mig_mode(!on)?;
-        Ok(())
-    }
-
-    fn set_mig_mode(&self, on: bool) -> Result<Code, Cause> {
-        let set = self
-            .shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on));
-        set.map_err(|error| {
-            let product = self.gpu.map_or("", |gpu| gpu.product.as_str());
-            let driver = &self.shared.context.node.driver;
-            match explain_no_mig(product, driver) {
-                Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
-                    let hint = format!("{cause}: {}", remedy.replace('`', ""));
-                    Cause::NoMig { error, hint }
-                }
-                _ => error.into(),
-            }
-        })
-    }
-
-    fn query_mig_mode(&self) -> Result<MigMode, NvmlError> {
-        let uuid = &self.plan.uuid;
-        self.shared.nvml_on(uuid, GpuHandle::mig_mode)
-    }
-
-    /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
-    /// lists them before the first is stopped, and the run starts them again at its end.
-    pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
-        let units = self.shared.context.environment.find_systemctl()?;
-        let holding = units.holding(holders)?;
-        self.shared.journal.record_unit_stops(&holding)?;
-        for unit in &holding {
-            let stopped = units.stop(*unit);
-            stopped.inspect_err(|_| self.shared.journal.record_failed_stop(*unit))?;
-            let gpu = self.plan.name();
-            let progress = self.shared.progress;
-            progress.note(&format!("{gpu}: stopped {unit}, which had it open"));
-        }
-        Ok(!holding.is_empty())
-    }
-}
-
-/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be
-/// looked at count as held by nobody: the switch itself finds out. What is undone after a failure brings no client back, so
-/// none is ended before a switch that may fail; a change that goes on ends them for its own sake.
-pub fn find_held_gpus(
-    environment: &Environment,
-    node: &Node,
-    plan: &Plan,
-    allowed: Allowed,
-    on_failure: OnFailure,
-) -> Vec<HeldGpus> {
-    let (gpus, minors): (Vec<_>, Vec<u32>) = plan
-        .gpus_affected_by_holders(node)
-        .into_iter()
-        .filter_map(|gpu| Some((gpu, gpu.minor?)))
-        .unzip();
-    if minors.is_empty() {
-        return Vec::new();
-    }
-    let holders = environment.host.holders_of(&minors).unwrap_or_default();
-    let holders = gpus.into_iter().zip(holders);
-    let mut held = plan.held_gpus(node, holders, allowed.stop_holders);
-    if on_failure != OnFailure::GoOn {
-        held.iter_mut().for_each(HeldGpus::spare_clients);
-    }
-    held
-}
-
-/// Waits until no holder is in the way: an `nvidia-smi` soon exits. `find` finds the present ones, and `waits` is called
-/// before the first wait.
+/// Switches MIG mode, and returns once it is active.
 ///
-/// # Errors
-/// The holders that remain.
-pub fn wait_for_holders(
-    environment: &Environment,
-    find: impl Fn() -> Vec<HeldGpus>,
-    waits: impl FnOnce(&HeldGpus),
-) -> Result<(), Problem> {
-    let mut backoff = Backoff::new(Some(&environment.interrupt));
-    let mut waits = Some(waits);
-    loop {
-        let held = find();
-        let Some(first) = held.iter().find(|held| held.is_in_the_way) else {
-            return Ok(());
-        };
-        if let Some(waits) = waits.take() {
-            waits(first);
+/// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
+/// tell the difference.
+pub(super) fn switch_mig(
+    gpu: &mut ChangingGpu<'_>,
+    on: bool,
+    step: Option<StepOf<'_>>,
+) -> Result<(), Cause> {
+    let (record, uuid) = (&gpu.run.node_record, &gpu.plan.uuid);
+    let was_ours = record.has_switched_on(uuid);
+    let mut is_ours = on;
+    if gpu.rolling_back {
+        is_ours = record.had_switched_on(uuid);
+        if is_switched_back(gpu, on)? {
+            return Ok(record.record_switched_on(uuid, is_ours)?);
         }
-        if !backoff.wait() {
-            return first.check_not_held();
+    } else if gpu.mig == on {
+        // Another change is pending: cancel it.
+        set_mig_mode(gpu, on)?;
+        if !on {
+            record.record_switched_on(uuid, false)?;
         }
+        return Ok(());
     }
+    if is_ours {
+        // Recorded first: what a crash leaves behind is then known as ours.
+        record.record_switched_on(uuid, true)?;
+    }
+    let switched = try_to_switch(gpu, on, step);
+    if gpu.mig != on {
+        record.record_switched_on(uuid, was_ours)?;
+    } else if switched.is_ok() {
+        record.record_switched_on(uuid, is_ours)?;
+    }
+    switched
+}
+
+/// True if a rollback finds the mode that it wants, an error if it leaves the mode as it is.
+fn is_switched_back(gpu: &mut ChangingGpu<'_>, on: bool) -> Result<bool, Cause> {
+    let mode = gpu.call(GpuHandle::mig_mode)?;
+    if mode.current == on {
+        gpu.mig = on;
+        return if mode.pending == on {
+            Ok(true)
+        } else {
+            Err(Cause::Pending)
+        };
+    }
+    // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
+    // a reset.
+    if !on && !gpu.instances.is_empty() {
+        return Err(Cause::LeftOn("there are instances"));
+    }
+    if !on && !gpu.call(GpuHandle::changes_without_reset)? {
+        return Err(Cause::LeftOn(
+            "to switch it off again, this GPU needs a reset",
+        ));
+    }
+    Ok(false)
+}
+
+fn try_to_switch(
+    gpu: &mut ChangingGpu<'_>,
+    on: bool,
+    step: Option<StepOf<'_>>,
+) -> Result<(), Cause> {
+    let mut backoff = Backoff::new(gpu.interrupt());
+    let mut may_stop = gpu.run.context.allowed.stop_holders && !gpu.rolling_back;
+    loop {
+        let activation = set_mig_mode(gpu, on)?;
+        let mode = gpu.call(GpuHandle::mig_mode);
+        if mode.as_ref().is_ok_and(|mode| mode.current == on) {
+            gpu.mig = on;
+            gpu.instances.clear();
+            return Ok(());
+        }
+        // What is unknown, or stays pending until a reset or reboot, is undone too.
+        if !gpu.rolling_back && (mode.is_err() || activation != Code::IN_USE) {
+            gpu.mig = on;
+        }
+        let mode = mode?;
+        if activation != Code::IN_USE {
+            return reset_gpu(gpu, on, activation, mode);
+        }
+        let open = read_holders(gpu);
+        if let Some((step, holder)) = step.zip(open.seen.first()) {
+            gpu.run.progress.waits(step, &holder.to_string());
+        }
+        let mut has_stopped = false;
+        if !open.seen.is_empty() && may_stop {
+            may_stop = false;
+            let stopped = stop_units(gpu, &open);
+            has_stopped =
+                stopped.map_err(|cause| cause.with_cleanup(cancel_mig_change(gpu, on)))?;
+        }
+        // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
+        if has_stopped || backoff.wait() {
+            continue;
+        }
+        let cause = if gpu.interrupt().is_some_and(Interrupt::is_interrupted) {
+            Cause::Interrupted
+        } else {
+            Cause::Busy {
+                holders: find_holders(gpu, &gpu.plan.uuid),
+                hidden: open.hidden,
+                stops_services: gpu.run.context.allowed.stop_holders,
+            }
+        };
+        return Err(cause.with_cleanup(cancel_mig_change(gpu, on)));
+    }
+}
+
+/// Resets the GPU, if allowed, to activate a pending mode.
+fn reset_gpu(
+    gpu: &mut ChangingGpu<'_>,
+    on: bool,
+    activation: Code,
+    mode: MigMode,
+) -> Result<(), Cause> {
+    if gpu.rolling_back || !gpu.run.context.allowed.reset {
+        return Err(Cause::not_active(activation, mode, None));
+    }
+    let pci = gpu
+        .snapshot
+        .map(|snapshot| snapshot.pci.clone())
+        .unwrap_or_default();
+    let smi = gpu.run.context.environment.find_nvidia_smi()?;
+    if let Err(error) = gpu.run.nvml()?.while_shut_down(|| smi.reset(&pci))? {
+        if error.is_in_use() {
+            return Err(Cause::Reset {
+                error,
+                holders: find_holders(gpu, &gpu.plan.uuid),
+            });
+        }
+        let why = error.to_string();
+        return Err(Cause::not_active(activation, mode, Some(&why)));
+    }
+    let mode = gpu.call(GpuHandle::mig_mode)?;
+    if mode.current != on {
+        let why = Some("it was reset");
+        return Err(Cause::not_active(activation, mode, why));
+    }
+    gpu.instances.clear();
+    Ok(())
+}
+
+/// Cancels a pending change.
+fn cancel_mig_change(gpu: &ChangingGpu<'_>, on: bool) -> Result<(), Cause> {
+    set_mig_mode(gpu, !on).map(drop)
+}
+
+fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
+    let set = gpu.call(move |handle| handle.set_mig_mode(on));
+    set.map_err(|error| {
+        let product = gpu
+            .snapshot
+            .map_or("", |snapshot| snapshot.product.as_str());
+        let driver = &gpu.run.context.node.driver;
+        match explain_no_mig(product, driver) {
+            Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
+                let hint = format!("{cause}: {}", remedy.replace('`', ""));
+                Cause::NoMig { error, hint }
+            }
+            _ => error.into(),
+        }
+    })
 }

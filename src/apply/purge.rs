@@ -4,27 +4,23 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use super::context::Run;
 use super::error::FailedStep;
-use super::run::ApplyContext;
 use crate::host::{Directories, Directory, Environment, FileResult};
 use crate::mps::{LogDir, needs_rotation, rotate_logs};
 use crate::node::Node;
 use crate::plan::Purge;
 use crate::state::RunDir;
 
-/// Carries out a purge. A failure in one directory saves none of the others.
-pub(super) fn carry_out_purge(
-    purge: &Purge,
-    context: &ApplyContext<'_>,
-    run_dir: &RunDir,
-) -> impl Iterator<Item = FailedStep> {
-    let until = Instant::now() + context.environment.purge_limit;
+/// Removes files. A failure in one directory saves none of the others.
+pub(super) fn purge_files(run: &Run<'_>, purge: &Purge) -> impl Iterator<Item = FailedStep> {
+    let until = Instant::now() + run.context.environment.purge_limit;
     let devices = match purge {
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),
     };
-    let set_aside = run_dir.remove_quarantined(devices, until);
-    let logs = remove_logs(devices, context, run_dir, until);
+    let set_aside = run.dir.remove_quarantined(devices, until);
+    let logs = remove_logs(run, devices, until);
     [
         ("removing what users left in pipe directories", set_aside),
         ("removing logs", logs),
@@ -33,13 +29,8 @@ pub(super) fn carry_out_purge(
     .filter_map(|(attempt, removed)| Some(FailedStep::new(attempt, removed.err()?)))
 }
 
-fn remove_logs(
-    devices: Option<&[String]>,
-    context: &ApplyContext<'_>,
-    run_dir: &RunDir,
-    until: Instant,
-) -> FileResult<()> {
-    let logs = Directory::open(&context.directories.log)?;
+fn remove_logs(run: &Run<'_>, devices: Option<&[String]>, until: Instant) -> FileResult<()> {
+    let logs = Directory::open(&run.context.directories.log)?;
     let mut removed = Ok(());
     for name in logs.entry_names()?.iter().filter_map(|name| name.to_str()) {
         // `UUID.of-1001.1` is what a user owned.
@@ -48,7 +39,7 @@ fn remove_logs(
             Some(devices) => devices.iter().any(|wanted| wanted == device),
             None => name.starts_with("GPU-") || name.starts_with("MIG-"),
         };
-        if is_wanted && !run_dir.has_record(name) {
+        if is_wanted && !run.dir.has_record(name) {
             removed = removed.and(logs.remove_all(name, until));
         }
     }

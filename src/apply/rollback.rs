@@ -1,160 +1,108 @@
-//! Undoes a run: the difference between a GPU before it and now is steps, which run as the steps of a plan do. What
-//! others have changed meanwhile stays.
+//! The steps that undo a run on a GPU: the difference between the GPU before the run and now. What others have changed meanwhile
+//! stays.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::cause::Cause;
-use super::daemons::{StopRequest, find_successor};
-use super::error::RolledBack;
-use super::gpu::{GpuRun, gpu_title};
-use super::run::Shared;
-use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
-use crate::host::Threads;
+use super::gpu_state::{GpuState, describe_compute_instance};
+use crate::geometry::ComputeChoice;
 use crate::node::Gpu;
-use crate::nvml::{GpuInstanceReading, NvmlError};
-use crate::plan::{Action, GpuInstance, GpuPlan};
-use crate::state::{Created, DeviceKey, DeviceRecord};
+use crate::nvml::GpuInstanceReading;
+use crate::plan::{Action, GpuInstance};
+use crate::state::DeviceRecord;
 
-/// The state of a GPU, as far as a run changes it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GpuState {
-    /// True if MIG mode is on.
-    pub(super) mig: bool,
-    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The daemons that run, by the UUIDs of their devices.
-    pub(super) daemons: BTreeMap<String, DeviceRecord>,
+/// Returns the steps from the present state of a GPU back to an earlier one: daemons stop first and start last.
+pub(super) fn steps_back(present: &GpuState, before: &GpuState, gpu: &Gpu) -> Vec<StepBack> {
+    let mut steps = Vec::new();
+    for (uuid, now) in &present.daemons {
+        match before.daemons.get(uuid) {
+            Some(earlier) if earlier == now => {}
+            Some(earlier) if earlier.daemon == now.daemon => steps.push(StepBack::Set {
+                earlier: Box::new(earlier.clone()),
+                now: Box::new(now.clone()),
+            }),
+            _ => steps.push(StepBack::Stop(now.clone())),
+        }
+    }
+    let made = creations_beyond(present, before, gpu).into_iter().rev();
+    let switch = (present.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
+    steps.extend(
+        made.map(destroy_created)
+            .chain(switch)
+            .chain(creations_beyond(before, present, gpu))
+            .map(StepBack::Change),
+    );
+    for (uuid, earlier) in &before.daemons {
+        let now = present.daemons.get(uuid);
+        if earlier.finished && now.is_none_or(|now| now.daemon != earlier.daemon) {
+            steps.push(StepBack::Start(earlier.clone()));
+        }
+    }
+    steps
 }
 
-impl GpuState {
-    /// The state before the run.
-    pub(super) fn before_run(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
-        let gpu = shared.context.node.gpu_with_uuid(&plan.uuid);
-        let mode = gpu.and_then(|gpu| gpu.mig);
-        Self {
-            mig: mode.is_some_and(|mode| mode.current),
-            instances: gpu
+/// The actions that make the instances of one state which another state lacks: a GPU instance before what is in it. No plan
+/// makes one of an unknown profile.
+fn creations_beyond(state: &GpuState, other: &GpuState, gpu: &Gpu) -> Vec<Action> {
+    let mut creations = Vec::new();
+    for (&placement, instance) in &state.instances {
+        let twin = other
+            .instances
+            .get(&placement)
+            .filter(|twin| twin.profile == instance.profile);
+        if twin.is_none() {
+            let whole = GpuInstance::on_gpu(gpu, instance.profile, placement);
+            creations.extend(whole.map(Action::CreateGpuInstance));
+        }
+        let present = twin.map(compute_choices).unwrap_or_default();
+        creations.extend(
+            compute_choices(instance)
                 .into_iter()
-                .flat_map(|gpu| &gpu.instances)
-                .map(|instance| (instance.placement, instance.clone()))
-                .collect(),
-            daemons: shared
-                .context
-                .node
-                .served()
-                .filter(|served| {
-                    served.run_dir == shared.run_dir
-                        && served.record.key.gpu == plan.uuid
-                        && served.is_alive()
-                })
-                .map(|served| (served.record.uuid.clone(), served.record.clone()))
-                .collect(),
-        }
-    }
-
-    fn all_instances(&self) -> BTreeSet<OrderedInstance> {
-        let mut parts = BTreeSet::new();
-        for instance in self.instances.values() {
-            let whole = OrderedInstance {
-                placement: instance.placement,
-                profile: instance.profile,
-                compute: None,
-            };
-            parts.insert(whole);
-            parts.extend(instance.compute.iter().map(|compute| OrderedInstance {
-                compute: Some(Reverse((compute.placement, compute.profile))),
-                ..whole
-            }));
-        }
-        parts
-    }
-
-    /// True if it has that instance.
-    fn has_instance(&self, created: &Created) -> bool {
-        self.all_instances().iter().any(|part| {
-            let compute = part.compute.map(|Reverse((placement, _))| placement);
-            (part.placement, part.profile, compute)
-                == (created.placement, created.profile, created.compute)
-        })
-    }
-
-    /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
-    fn steps_back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
-        let mut steps = Vec::new();
-        for (uuid, now) in &self.daemons {
-            match before.daemons.get(uuid) {
-                Some(earlier) if earlier == now => {}
-                Some(earlier) if earlier.daemon == now.daemon => steps.push(StepBack::Set {
-                    earlier: Box::new(earlier.clone()),
-                    now: Box::new(now.clone()),
+                .filter(|choice| !present.contains(choice))
+                .map(|compute| Action::CreateComputeInstance {
+                    instance: placement,
+                    compute,
                 }),
-                _ => steps.push(StepBack::Stop(now.clone())),
-            }
-        }
-        let (now, earlier) = (self.all_instances(), before.all_instances());
-        let destroyed = now.iter().rev().filter(|part| !earlier.contains(part));
-        let created = earlier.difference(&now);
-        let switch = (self.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
-        steps.extend(
-            destroyed
-                .filter_map(|part| part.destroy_action(gpu))
-                .chain(switch)
-                .chain(created.filter_map(|part| part.create_action(gpu)))
-                .map(StepBack::Change),
         );
-        for (uuid, earlier) in &before.daemons {
-            let now = self.daemons.get(uuid);
-            if earlier.finished && now.is_none_or(|now| now.daemon != earlier.daemon) {
-                steps.push(StepBack::Start(earlier.clone()));
-            }
-        }
-        steps
     }
+    creations
 }
 
-/// A GPU instance, or a compute instance in one, in the order in which they are made again: a GPU instance before what is
-/// in it. They are destroyed in the reverse order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct OrderedInstance {
-    placement: Placement,
-    profile: ProfileId,
-    compute: Option<Reverse<(Placement, ComputeProfileId)>>,
+/// The compute instances of a GPU instance, in the order in which they are made again.
+fn compute_choices(instance: &GpuInstanceReading) -> Vec<ComputeChoice> {
+    instance
+        .compute
+        .iter()
+        .rev()
+        .map(|part| ComputeChoice::Exactly {
+            profile: part.profile,
+            placement: part.placement,
+        })
+        .collect()
 }
 
-impl OrderedInstance {
-    /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
-    fn destroy_action(&self, gpu: &Gpu) -> Option<Action> {
-        Some(match self.compute {
-            None => Action::DestroyGpuInstance {
-                instance: GpuInstance::on_gpu(gpu, self.profile, self.placement)?,
-                unmanaged: false,
-            },
-            Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
-                instance: self.placement,
-                compute,
-                unmanaged: false,
-            },
-        })
-    }
-
-    /// Returns the action that makes it as it was.
-    fn create_action(&self, gpu: &Gpu) -> Option<Action> {
-        Some(match self.compute {
-            None => {
-                Action::CreateGpuInstance(GpuInstance::on_gpu(gpu, self.profile, self.placement)?)
-            }
-            Some(Reverse((placement, profile))) => Action::CreateComputeInstance {
-                instance: self.placement,
-                compute: ComputeChoice::Exactly { profile, placement },
-            },
-        })
+/// Returns the action that destroys what another action makes.
+fn destroy_created(creation: Action) -> Action {
+    let unmanaged = false;
+    match creation {
+        Action::CreateGpuInstance(instance) => Action::DestroyGpuInstance {
+            instance,
+            unmanaged,
+        },
+        Action::CreateComputeInstance {
+            instance,
+            compute: ComputeChoice::Exactly { placement, .. },
+        } => Action::DestroyComputeInstance {
+            instance,
+            compute: placement,
+            unmanaged,
+        },
+        other => other,
     }
 }
 
 /// A step that undoes a part of a run.
 #[derive(Clone, Debug)]
-enum StepBack {
+pub(super) enum StepBack {
     /// Changes the MIG mode or an instance.
     Change(Action),
     Stop(DeviceRecord),
@@ -167,7 +115,7 @@ enum StepBack {
 
 impl StepBack {
     /// True if the run has removed what the step makes again.
-    fn makes_again(&self) -> bool {
+    pub(super) fn makes_again(&self) -> bool {
         matches!(
             self,
             Self::Start(_)
@@ -206,173 +154,6 @@ impl fmt::Display for StepBack {
     }
 }
 
-/// Names a compute instance.
-pub(super) fn describe_compute_instance(compute: Placement, parent: Placement) -> String {
-    format!("compute instance {compute} of the GPU instance at {parent}")
-}
-
-impl GpuRun<'_> {
-    /// Begins to undo what the run has changed: stops the daemons that it has started.
-    pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
-        self.rolling_back = true;
-        let mut rolled_back = RolledBack {
-            clients: self.history.ended_clients(),
-            ..RolledBack::default()
-        };
-        let steps = self.steps_back();
-        if !(steps.is_empty() && self.unknown.is_empty()) {
-            self.shared.progress.undoes(self.plan);
-        }
-        for step in steps {
-            if let StepBack::Stop(record) = &step {
-                let before = self.before.daemons.get(&record.uuid);
-                let request = StopRequest {
-                    keeps_record: before.is_some() && find_successor(self.plan, record).is_some(),
-                    ..StopRequest::IDLE
-                };
-                let mut result = self.shared.stop_daemon(record, request);
-                if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.shared.run_dir.remove_link(record);
-                    result = result.and(unlinked.map_err(Cause::from));
-                }
-                rolled_back.add_step_result(self.plan, &step, result);
-            }
-        }
-        rolled_back
-    }
-
-    fn steps_back(&self) -> Vec<StepBack> {
-        let gpu = self.gpu.cloned().unwrap_or_default();
-        self.current_state().steps_back_to(&self.before, &gpu)
-    }
-
-    /// Undoes the rest of what the run has changed.
-    pub(super) fn roll_back(
-        mut self,
-        mut rolled_back: RolledBack,
-        threads: &Threads,
-    ) -> RolledBack {
-        let mut hangs = self.read_unknown(&mut rolled_back);
-        let (starts, steps): (Vec<_>, Vec<_>) = self
-            .steps_back()
-            .into_iter()
-            .filter(|step| !matches!(step, StepBack::Stop(_)))
-            .partition(|step| matches!(step, StepBack::Start(_)));
-        for step in steps {
-            // Each call to a GPU that hangs takes as long as the first.
-            let result = match &step {
-                StepBack::Change(_) if hangs => {
-                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
-                }
-                StepBack::Change(action) => self.run_action(action, None),
-                StepBack::Set { earlier, now } => {
-                    self.shared.restore_settings(earlier, &now.settings)
-                }
-                StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
-            };
-            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            rolled_back.add_step_result(self.plan, &step, result);
-        }
-        let started = threads.map_in_parallel(starts, |step| {
-            let result = match &step {
-                StepBack::Start(record) => self.start_again(record),
-                _ => Ok(()),
-            };
-            (step, result)
-        });
-        for (step, result) in started {
-            rolled_back.add_step_result(self.plan, &step, result);
-        }
-        // The instances from before keep their owner.
-        let now = self.current_state();
-        self.shared.node_record.restore_owners(
-            &self.plan.uuid,
-            |created| self.before.has_instance(created),
-            |created| now.has_instance(created) || self.unknown.contains_key(&created.placement),
-        );
-        rolled_back
-    }
-
-    /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
-    fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
-        if self.unknown.is_empty() {
-            return false;
-        }
-        let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
-        let read = self
-            .shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
-        match read {
-            Ok(instances) => {
-                for instance in instances {
-                    if self.unknown.contains_key(&instance.placement) {
-                        self.instances.insert(instance.placement, instance);
-                    }
-                }
-                self.unknown.clear();
-                false
-            }
-            Err(error) => {
-                for thing in self.unknown.values() {
-                    rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", gpu_title(self.plan));
-                    rolled_back.stands.push(what);
-                }
-                matches!(error, NvmlError::Hung { .. })
-            }
-        }
-    }
-
-    /// Starts a stopped daemon again.
-    fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
-        let keeps_record = find_successor(self.plan, record).is_some();
-        match self.shared.restart_daemon(record, &uuid, keeps_record) {
-            Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(self.shared.restore_record(record, record)))
-            }
-            other => other,
-        }
-    }
-
-    /// The present UUID of a recorded device; `None` if it does not exist.
-    fn current_uuid(&self, record: &DeviceRecord) -> Option<String> {
-        let DeviceKey { instance, .. } = &record.key;
-        // Where MIG mode could not be switched off again, there is no whole GPU to serve.
-        if instance.is_none() && self.mig {
-            return None;
-        }
-        // A caller who may not see instances cannot have changed any.
-        let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
-        let Some(key) = instance.filter(|_| !is_hidden) else {
-            return Some(record.uuid.clone());
-        };
-        self.instances
-            .get(&key.placement)?
-            .compute
-            .iter()
-            .find(|compute| compute.placement == key.compute)
-            .map(|compute| compute.uuid.clone())
-    }
-}
-
-impl RolledBack {
-    fn add_step_result(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
-        let Err(cause) = result else {
-            self.undone += 1;
-            return;
-        };
-        // What the rollback kept on purpose, another try would keep too.
-        self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
-        let gpu = gpu_title(plan);
-        match cause {
-            Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
-            _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
-            _ => self.stands.push(format!("{gpu}: {step}: {cause}")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -381,11 +162,14 @@ mod tests {
     use proptest::proptest;
 
     use super::*;
-    use crate::geometry::{ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, ProfileEnum};
+    use crate::geometry::{
+        ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, Placement,
+        ProfileEnum, ProfileId,
+    };
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
     use crate::settings::Settings;
-    use crate::state::{DaemonId, InstanceKey};
+    use crate::state::{DaemonId, DeviceKey, InstanceKey};
 
     const UNITS: u32 = 4;
 
@@ -631,12 +415,11 @@ mod tests {
                     }),
                 6 => {
                     let whole = instance.filter(|instance| instance.compute.is_empty())?;
-                    let part = OrderedInstance {
-                        placement: whole.placement,
-                        profile: whole.profile,
-                        compute: None,
-                    };
-                    part.destroy_action(&gpu())
+                    let made = GpuInstance::on_gpu(&gpu(), whole.profile, whole.placement);
+                    made.map(|instance| Action::DestroyGpuInstance {
+                        instance,
+                        unmanaged: false,
+                    })
                 }
                 7 if state.instances.is_empty() && state.daemons.is_empty() => {
                     Some(Action::SwitchMig { on: !state.mig })
@@ -686,7 +469,7 @@ mod tests {
             for step in run {
                 simulated.go_on(step);
                 let mut undone = simulated.clone();
-                for step in simulated.state.steps_back_to(&before.state, &gpu()) {
+                for step in steps_back(&simulated.state, &before.state, &gpu()) {
                     undone.carry_out(&step);
                 }
                 assert_eq!(undone.shown(), before.shown());

@@ -1,182 +1,19 @@
-//! Applies a plan: stops its daemons, then changes all GPUs in parallel; then the rollback if a step failed. What that run
-//! is given, the trait it reports to, and the state that its threads share.
+//! Applies a plan: stops its daemons, then changes all GPUs in parallel; then the rollback if a step failed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use super::cause::Cause;
+use super::context::{ApplyContext, OnFailure, Progress, Run};
 use super::error::{ApplyError, FailedStep};
-use super::gpu::{GpuRun, gpu_title, stop_daemons};
+use super::gpu::{GpuRun, stop_daemons};
+use super::in_use::find_held_gpus;
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
-use super::mig_mode::find_held_gpus;
-use super::purge::carry_out_purge;
-use crate::host::{
-    ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads, Unit,
-};
-use crate::mps::Daemon;
-use crate::node::{Gpu, Node, Served};
-use crate::nvml::{GpuHandle, Nvml, NvmlError};
-use crate::plan::{Action, GpuPlan, Plan, pids_accounted_for};
+use super::purge::purge_files;
+use crate::host::{ChangeInProgress, Threads, Unit};
+use crate::nvml::Nvml;
+use crate::plan::Plan;
 use crate::state::RunDir;
-
-/// The surroundings in which a plan is applied.
-pub struct ApplyContext<'a> {
-    pub environment: &'a Environment,
-    /// The run and log directories.
-    pub directories: &'a Directories,
-    /// The MPS programs.
-    pub programs: &'a MpsPrograms,
-    /// The node for which the plan was made, read under the lock.
-    pub node: &'a Node,
-    /// The permissions beyond the plan.
-    pub allowed: Allowed,
-}
-
-/// The side effects that a run may have where a step needs them. Each has a flag.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
-    /// Reset a GPU whose MIG mode is pending.
-    pub reset: bool,
-    /// Stop the known monitoring units that hold a GPU, and start them again.
-    pub stop_holders: bool,
-    /// Destroy instances that mig-mps is not known to have made, without a question that names them.
-    pub destroy_unmanaged: bool,
-}
-
-/// A step of a GPU's plan, by its place there.
-#[derive(Clone, Copy, Debug)]
-pub struct StepOf<'a> {
-    pub gpu: &'a GpuPlan,
-    /// From 0.
-    pub number: usize,
-}
-
-impl<'a> StepOf<'a> {
-    pub fn action(self) -> &'a Action {
-        &self.gpu.steps[self.number].action
-    }
-}
-
-/// Receives the events of a run, from several threads.
-pub trait Progress: Sync {
-    /// A step begins.
-    fn begin(&self, step: StepOf<'_>);
-    /// A step that has begun waits for others, such as `pid 4711 (alice, python train.py)`.
-    fn waits(&self, step: StepOf<'_>, others: &str);
-    /// A step is over; `is_done` is false if it failed or was interrupted.
-    fn end(&self, step: StepOf<'_>, is_done: bool);
-    /// The changes made to a GPU are being undone.
-    fn undoes(&self, gpu: &GpuPlan);
-    /// Something else that the user should know.
-    fn note(&self, what: &str);
-}
-
-/// The reaction to a failed step or an interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Undo the run.
-    RollBack,
-    /// Undo what was done on that GPU, and continue with the others; undo the run on an interrupt.
-    LeaveOut,
-    /// Leave the GPU as it is and continue with the others; stop on an interrupt.
-    GoOn,
-}
-
-/// The state that the threads of one run share.
-pub(super) struct Shared<'a> {
-    pub(super) context: &'a ApplyContext<'a>,
-    pub(super) run_dir: RunDir,
-    pub(super) node_record: NodeRecord,
-    pub(super) journal: OpenJournal,
-    /// `None` if the driver did not answer when the plan was made.
-    pub(super) nvml: Option<Nvml>,
-    pub(super) progress: &'a dyn Progress,
-    pub(super) has_failed: AtomicBool,
-    pub(super) on_failure: OnFailure,
-}
-
-impl<'a> Shared<'a> {
-    pub(super) fn nvml(&self) -> Result<Nvml, NvmlError> {
-        self.nvml.ok_or(NvmlError::NotAsked)
-    }
-
-    /// Asks NVML about a device.
-    pub(super) fn nvml_on<T: Send + 'static>(
-        &self,
-        device: &str,
-        call: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
-    ) -> Result<T, NvmlError> {
-        self.nvml()?.supervise_on(device, call)
-    }
-
-    /// The device with that UUID, if this run directory has its record.
-    pub(super) fn find_served(&self, uuid: &str) -> Option<&'a Served> {
-        self.context
-            .node
-            .served()
-            .find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
-    }
-
-    /// The device with that UUID, if its record cannot be read.
-    pub(super) fn find_lost(&self, uuid: &str) -> Option<&'a Served> {
-        self.context
-            .node
-            .lost_records
-            .iter()
-            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.run_dir)
-    }
-
-    /// True if another GPU's failure, or the user, makes going on pointless.
-    pub(super) fn must_stop(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
-            || self.context.environment.interrupt.is_interrupted()
-    }
-
-    /// Ends the run on every GPU, if a failure is to undo it.
-    pub(super) fn mark_failed(&self) {
-        if self.on_failure == OnFailure::RollBack {
-            self.has_failed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {
-        Daemon::new(
-            self.context.programs.clone(),
-            self.context.node.control_program(),
-            self.run_dir.pipe_dir(uuid),
-            self.context.directories.log.join(uuid),
-        )
-    }
-
-    /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
-    /// the GPU's device node open. Omits what cannot be determined.
-    pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let processes = self.nvml_on(device, GpuHandle::query_processes);
-        let mut holders: Vec<Holder> = processes
-            .map(|processes| processes.compute)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|usage| self.context.environment.host.find_process(usage.pid))
-            .map(|process| Holder::from_process(&process))
-            .collect();
-        // The daemons of other devices have the GPU open, too.
-        let accounted_for = pids_accounted_for(self.context.node);
-        for holder in self.open_by(gpu).unwrap_or_default().seen {
-            let is_known = holders.iter().any(|other| other.pid == holder.pid);
-            if !is_known && !accounted_for.contains(&holder.pid) {
-                holders.push(holder);
-            }
-        }
-        holders
-    }
-
-    /// The processes that have the GPU's device node open. The node's number may have changed with the
-    /// MIG mode.
-    pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
-        let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
-        self.context.environment.host.holders(minor.ok()?).ok()
-    }
-}
 
 /// Applies a plan. The caller holds the node's lock.
 ///
@@ -210,9 +47,9 @@ pub fn run(
     let may_lack = on_failure == OnFailure::GoOn;
     let journal =
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
-    let shared = Shared {
+    let run = Run {
         context,
-        run_dir,
+        dir: run_dir,
         node_record,
         journal,
         nvml,
@@ -227,10 +64,10 @@ pub fn run(
     if most > 0 && Nvml::reserve_threads(calls).is_err() {
         threads.close();
     }
-    let result = carry_out(plan, &shared, &change, &threads);
+    let result = carry_out(plan, &run, &change, &threads);
     // What cannot be removed is reported by doctor.
-    let _ = shared.run_dir.remove_mount_sources();
-    shared.run_dir.keep_reserve();
+    let _ = run.dir.remove_mount_sources();
+    run.dir.keep_reserve();
     result
 }
 
@@ -245,46 +82,49 @@ fn threads_for(plan: &Plan) -> usize {
 }
 
 /// Runs the steps of each GPU.
-fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
+fn run_steps<'a>(plan: &'a Plan, run: &'a Run<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
-    let context = shared.context;
-    let (node, on_failure) = (context.node, shared.on_failure);
+    let context = run.context;
+    let (node, on_failure) = (context.node, run.on_failure);
     let held = find_held_gpus(context.environment, node, plan, context.allowed, on_failure);
     let (mut first, mut rest): (Vec<_>, Vec<_>) = plan
         .gpus
         .iter()
-        .map(|gpu| GpuRun::new(shared, gpu))
-        .partition(|run| held.iter().any(|held| held.uuids.contains(&run.plan.uuid)));
+        .map(|gpu| GpuRun::new(run, gpu))
+        .partition(|gpu_run| {
+            held.iter()
+                .any(|held| held.uuids.contains(&gpu_run.gpu.plan.uuid))
+        });
     stop_daemons(&first, threads);
-    first = threads.map_in_parallel(first, |run| run.run_to_mig_mode(threads));
+    first = threads.map_in_parallel(first, |gpu_run| gpu_run.run_to_mig_mode(threads));
     stop_daemons(&rest, threads);
     first.append(&mut rest);
-    threads.map_in_parallel(first, |run| {
-        let end = run.plan.steps.len();
-        run.run_steps_until(end, threads)
+    threads.map_in_parallel(first, |gpu_run| {
+        let end = gpu_run.gpu.plan.steps.len();
+        gpu_run.run_steps_until(end, threads)
     })
 }
 
 fn carry_out(
     plan: &Plan,
-    shared: &Shared<'_>,
+    run: &Run<'_>,
     change: &ChangeInProgress<'_>,
     threads: &Threads,
 ) -> Result<Vec<Unit>, ApplyError> {
-    let runs = run_steps(plan, shared, threads);
-    let environment = shared.context.environment;
+    let runs = run_steps(plan, run, threads);
+    let environment = run.context.environment;
     let interrupted = environment.interrupt.is_interrupted();
-    let has_failed = runs.iter().any(|run| run.history.has_failed());
+    let has_failed = runs.iter().any(|gpu_run| gpu_run.history.has_failed());
     let (mut undone, mut kept): (Vec<_>, Vec<_>) =
-        runs.into_iter().partition(|run| match shared.on_failure {
+        runs.into_iter().partition(|gpu_run| match run.on_failure {
             OnFailure::RollBack => interrupted || has_failed,
-            OnFailure::LeaveOut => interrupted || run.is_to_be_undone(),
+            OnFailure::LeaveOut => interrupted || gpu_run.is_to_be_undone(),
             OnFailure::GoOn => false,
         });
     let mut failures: Vec<FailedStep> = undone
         .iter()
         .chain(&kept)
-        .flat_map(|run| run.history.take_failures())
+        .flat_map(|gpu_run| gpu_run.history.take_failures())
         .collect();
     failures.extend(undo_namesakes(&mut undone, &mut kept));
     let mut error = ApplyError {
@@ -292,7 +132,7 @@ fn carry_out(
         interrupted,
         ..ApplyError::default()
     };
-    if shared.on_failure == OnFailure::GoOn {
+    if run.on_failure == OnFailure::GoOn {
         error
             .not_begun
             .extend(kept.iter().flat_map(GpuRun::not_begun));
@@ -301,28 +141,30 @@ fn carry_out(
     if !undone.is_empty() {
         change.begin_rollback();
         // It may need the room.
-        shared.run_dir.give_up_reserve();
+        run.dir.give_up_reserve();
         roll_back(undone, &mut error, threads);
     }
-    let ledger = shared.node_record.write_rest();
+    let ledger = run.node_record.write_rest();
     let is_done = !error.rolled_back.cut_short && ledger.is_ok();
     if let Err(cause) = ledger {
         let attempt = "recording which instances are left";
         error.failures.push(FailedStep::new(attempt, cause));
     }
-    let restarted =
-        shared
-            .journal
-            .restart_units_and_close(environment, is_done, &mut error.failures);
+    let restarted = run
+        .journal
+        .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        error.failures.extend(purge_files(plan, shared));
+        let purges = plan.purge.iter();
+        error
+            .failures
+            .extend(purges.flat_map(|purge| purge_files(run, purge)));
         if error.failures.is_empty() {
             return Ok(restarted);
         }
     }
     // The last line of a change that succeeded names them.
     for unit in restarted {
-        shared.progress.note(&format!("{unit} runs again"));
+        run.progress.note(&format!("{unit} runs again"));
     }
     Err(error)
 }
@@ -332,22 +174,23 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
     let mut reasons = Vec::new();
     // What comes back there may have the name of a third.
     while let Some((position, name)) = find_namesake(undone, kept) {
-        let run = kept.remove(position);
+        let gpu_run = kept.remove(position);
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
-            gpu: run.plan.index,
-            ..FailedStep::new(gpu_title(run.plan), Cause::Other(why))
+            gpu: gpu_run.gpu.plan.index,
+            ..FailedStep::new(gpu_run.gpu.plan.title(), Cause::Other(why))
         });
-        undone.push(run);
+        undone.push(gpu_run);
     }
     reasons
 }
 
 /// Finds a GPU with such a device: its position in `kept`, and the name.
 fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
-    let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
-    kept.iter().enumerate().find_map(|(position, run)| {
-        let start = run
+    let is_back = |name: &str| undone.iter().any(|gpu_run| gpu_run.had_name(name));
+    kept.iter().enumerate().find_map(|(position, gpu_run)| {
+        let start = gpu_run
+            .gpu
             .plan
             .steps
             .iter()
@@ -358,7 +201,7 @@ fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, S
 }
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.
-fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
+fn roll_back(mut runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     if error
         .failures
         .iter()
@@ -368,25 +211,8 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
         threads.close();
     }
     // Idle daemons stop one after another, on all GPUs.
-    let begun = runs
-        .into_iter()
-        .map(|mut run| {
-            let rolled_back = run.stop_started_daemons();
-            (run, rolled_back)
-        })
-        .collect();
-    let undone = threads.map_in_parallel(begun, |(run, rolled_back)| {
-        run.roll_back(rolled_back, threads)
-    });
-    for undone in undone {
+    runs.iter_mut().for_each(GpuRun::stop_started_daemons);
+    for undone in threads.map_in_parallel(runs, |gpu_run| gpu_run.roll_back(threads)) {
         error.add_rollback(undone);
     }
-}
-
-/// Does what follows the last step: a purge removes files.
-fn purge_files(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
-    plan.purge
-        .iter()
-        .flat_map(|purged| carry_out_purge(purged, shared.context, &shared.run_dir))
-        .collect()
 }

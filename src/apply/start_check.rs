@@ -214,7 +214,8 @@ pub(super) fn query_account_id(serve: &Serve) -> Result<Option<u32>, Cause> {
         Serve::Group(name) => ("group", name, group_id(name)?),
         Serve::OneAtATime | Serve::All | Serve::Own => return Ok(None),
     };
-    id.map(Some).ok_or_else(|| Cause::no_account(what, name))
+    let name = name.clone();
+    id.map(Some).ok_or(Cause::NoAccount { what, name })
 }
 
 /// Returns the options with which the daemon of a device on a GPU is launched. Both are UUIDs.

@@ -261,7 +261,7 @@ pub fn report_interrupted_change(environment: &Environment) {
 /// Picks up what a killed change has left, and reports it.
 pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
-    let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
+    let journal = apply::load_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.writer.has_exited(&environment.host)) {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
+use crate::state::{DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ pub struct Node {
     /// Every device that exists or has a record, in the order in which every command names devices.
     pub devices: Vec<Device>,
     /// The GPU and compute instances that mig-mps made.
-    pub created: Vec<Created>,
+    pub created: Vec<RecordedInstance>,
     /// Changes in progress.
     pub under_way: Vec<Journal>,
     /// Changes that were killed half-way, and the run directories with their journals.
@@ -88,11 +88,9 @@ impl Node {
             let Some(gpu) = self.gpu_with_uuid(&taken.gpu) else {
                 continue;
             };
-            let mut instances = gpu.instances.iter();
-            if !instances
-                .any(|one| one.placement == taken.placement && one.profile == taken.profile)
-            {
-                let (index, name, placement) = (gpu.index, &taken.name, taken.placement);
+            if !taken.is_among(&gpu.instances) {
+                let name = taken.name.as_deref().unwrap_or_default();
+                let (index, placement) = (gpu.index, taken.placement);
                 missing.push(format!("GPU {index} {name} at {placement}"));
             }
         }

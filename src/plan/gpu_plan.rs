@@ -348,6 +348,14 @@ impl GpuPlan {
         }
     }
 
+    /// `GPU 0 (GPU-5f1c…)`
+    pub fn title(&self) -> String {
+        match self.index {
+            Some(_) => format!("{} ({})", self.name(), self.uuid),
+            None => self.name(),
+        }
+    }
+
     /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
     pub fn destroyed_instances(&self) -> Vec<(&Reason, PlanInstance<'_>)> {
         let mut destroyed = Vec::new();

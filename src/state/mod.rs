@@ -10,7 +10,8 @@ mod writer;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{
-    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient, Taken,
+    DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient,
+    RecordedInstance,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

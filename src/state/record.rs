@@ -13,6 +13,7 @@ use crate::host::{
     Account, FileResult, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id,
     shorten_command,
 };
+use crate::nvml::GpuInstanceReading;
 use crate::settings::{Serve, Settings};
 
 /// The time for which `heal` counts its starts.
@@ -229,7 +230,7 @@ pub struct NodeFile {
     pub boot_id: String,
     /// The instances that mig-mps made and has not destroyed.
     #[serde(default)]
-    pub created: Vec<Created>,
+    pub created: Vec<RecordedInstance>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
     #[serde(default)]
     pub switched_on: Vec<String>,
@@ -238,19 +239,39 @@ pub struct NodeFile {
     pub missing: Vec<Problem>,
 }
 
-/// An instance that mig-mps made.
+/// An instance that mig-mps made, or that a change destroys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Created {
+pub struct RecordedInstance {
     /// The GPU's UUID.
     pub gpu: String,
     /// The GPU instance's profile.
     pub profile: ProfileId,
+    /// The name of that profile; only in a journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The GPU instance's placement.
     pub placement: Placement,
     /// The placement of a compute instance in a GPU instance that mig-mps did not make; `None` for a whole GPU
     /// instance.
     pub compute: Option<Placement>,
+}
+
+impl RecordedInstance {
+    /// True if one of these instances of its GPU is this one, or has this compute instance.
+    pub fn is_among<'a>(
+        &self,
+        instances: impl IntoIterator<Item = &'a GpuInstanceReading>,
+    ) -> bool {
+        instances
+            .into_iter()
+            .filter(|one| (one.placement, one.profile) == (self.placement, self.profile))
+            .any(|one| {
+                let mut parts = one.compute.iter();
+                self.compute
+                    .is_none_or(|at| parts.any(|part| part.placement == at))
+            })
+    }
 }
 
 /// `pods.json`: the pods that hold shares of devices, as the kubelet lists them to the device plugin.
@@ -298,19 +319,7 @@ pub struct Journal {
     /// started them.
     pub units: Vec<Unit>,
     /// GPU instances that it destroyed, or was about to.
-    pub taken: Vec<Taken>,
-}
-
-/// A GPU instance that a change destroys.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Taken {
-    /// The GPU's UUID.
-    pub gpu: String,
-    pub profile: ProfileId,
-    /// Its profile's name.
-    pub name: String,
-    pub placement: Placement,
+    pub taken: Vec<RecordedInstance>,
 }
 
 /// `mig-mps up profile.toml (process 4711, since …)`
@@ -323,5 +332,27 @@ impl fmt::Display for Journal {
             self.writer.pid,
             self.since.strftime("%Y-%m-%dT%H:%M:%SZ")
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_instances_are_read_from_both_files_of_earlier_versions() {
+        let place = r#""gpu": "GPU-1", "profile": 9, "placement": {"start": 4, "size": 4}"#;
+        let read = |rest: &str| -> RecordedInstance {
+            serde_json::from_str(&format!("{{{place}, {rest}}}")).unwrap()
+        };
+        let taken = read(r#""name": "3g.40gb""#);
+        assert_eq!(
+            (taken.name.as_deref(), taken.compute),
+            (Some("3g.40gb"), None)
+        );
+        let created = read(r#""compute": null"#);
+        assert_eq!((&created.name, created.compute), (&None, None));
+        let written = serde_json::to_value(&created).unwrap();
+        assert_eq!(written.as_object().unwrap().len(), 4, "{written}");
     }
 }

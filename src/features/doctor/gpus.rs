@@ -13,7 +13,7 @@ use crate::host::{
 };
 use crate::node::{Device, Finding, Gpu};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_name};
-use crate::state::Created;
+use crate::state::RecordedInstance;
 
 /// `NVML_COMPUTEMODE_PROHIBITED`
 const COMPUTE_MODE_PROHIBITED: u32 = 2;
@@ -244,7 +244,7 @@ fn instances_without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu
 }
 
 /// True if mig-mps made this in the GPU instance: the instance itself, or a compute instance in it.
-fn is_created_in(created: &Created, gpu: &Gpu, one: &GpuInstanceReading) -> bool {
+fn is_created_in(created: &RecordedInstance, gpu: &Gpu, one: &GpuInstanceReading) -> bool {
     created.gpu == gpu.uuid && created.profile == one.profile && created.placement == one.placement
 }
 
@@ -290,7 +290,7 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         .node
         .created
         .iter()
-        .filter(|created| created.gpu == gpu.uuid && !still_exists(created, gpu, instances))
+        .filter(|created| created.gpu == gpu.uuid && !created.is_among(instances))
         .map(|created| {
             let (index, placement) = (gpu.index, created.placement);
             let what = match created.compute {
@@ -301,17 +301,6 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
             Finding::warn(id, seen).with_command(examined.node.up_command())
         })
         .collect()
-}
-
-/// True if one of these instances of the GPU is the created one, or has the created compute instance.
-fn still_exists(created: &Created, gpu: &Gpu, instances: &[GpuInstanceReading]) -> bool {
-    let mut holding = instances
-        .iter()
-        .filter(|one| is_created_in(created, gpu, one));
-    match created.compute {
-        None => holding.next().is_some(),
-        Some(place) => holding.any(|one| one.compute.iter().any(|own| own.placement == place)),
-    }
 }
 
 fn device_nodes(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {

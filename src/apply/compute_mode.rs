@@ -1,0 +1,48 @@
+//! The compute mode of a GPU, which a daemon may need and its end gives back.
+
+use super::cause::Cause;
+use super::context::Run;
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
+use crate::state::DeviceRecord;
+
+/// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
+/// known.
+pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> Result<(), Cause> {
+    if record.settings.compute_mode.is_none() {
+        restore_compute_mode(run, record)?;
+        record.compute_mode_before = None;
+        return Ok(());
+    }
+    let is = run.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
+    if is == EXCLUSIVE_PROCESS {
+        return Ok(());
+    }
+    record.compute_mode_before = Some(is);
+    run.dir.write_record(record)?;
+    set_compute_mode(run, record, EXCLUSIVE_PROCESS)
+}
+
+/// Restores the compute mode from before a daemon, unless somebody has changed it since.
+pub(super) fn restore_compute_mode(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    let (node, gpu) = (run.context.node, &record.key.gpu);
+    let is_there = record.boot_id == node.boot_id && node.gpu_with_uuid(gpu).is_some();
+    let Some(before) = record.compute_mode_before else {
+        return Ok(());
+    };
+    if is_there && run.nvml_on(gpu, GpuHandle::compute_mode)? == EXCLUSIVE_PROCESS {
+        set_compute_mode(run, record, before)?;
+    }
+    Ok(())
+}
+
+fn set_compute_mode(run: &Run<'_>, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
+    let found = run.nvml_on(&record.key.gpu, move |handle| {
+        handle.set_compute_mode(wanted)
+    })?;
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Cause::Other(format!(
+        "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
+    )))
+}
