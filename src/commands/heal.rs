@@ -12,7 +12,7 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::{Detail, Node, Served, observe};
+use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan};
 use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
@@ -46,7 +46,14 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
-    let node = observe_daemons(environment, &run_dir)?;
+    let detail = Detail {
+        outside_mps: true,
+        ..Detail::CLIENTS
+    };
+    let mut observer = Observer::new(environment);
+    // Asking every daemon takes time and adds to its log: only a document needs that of a healthy node.
+    let first_detail = if args.json { detail } else { Detail::STATUS };
+    let node = observe_daemons(&mut observer, first_detail, &run_dir)?;
     let names = args.devices.resolve_names(&node)?;
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
@@ -63,12 +70,11 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         ..ConsentArgs::UNATTENDED
     };
     let changed = Change {
-        detail: Detail {
-            outside_mps: true,
-            ..Detail::CLIENTS
-        },
+        detail,
         on_failure: OnFailure::GoOn,
         lock_limit: Duration::ZERO,
+        observer,
+        seen: Some(node.clone()),
         ..Change::new(context, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
@@ -102,10 +108,9 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Observes the node; fails if no daemon can be seen because a run directory cannot be read.
-fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
+fn observe_daemons(observer: &mut Observer<'_>, detail: Detail, run_dir: &RunDir) -> Result<Node> {
     check_not_newer(run_dir)?;
-    // A plan asks every daemon, which takes time and adds to its log.
-    let node = observe(environment, Detail::STATUS)?;
+    let node = observer.observe(detail)?;
     if node.served().next().is_none() && node.unseen_daemons().is_some() {
         return Err(no_daemon_error(&node));
     }

@@ -154,13 +154,13 @@ impl ChangeRun<'_> {
         let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold while it waits.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
-                let waited = self.observer.with_nvml_closed(|| lock_within(limit));
+                let waited = self.change.observer.with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        restore_interrupted_under_lock(environment, directories, &self.observer)?;
+        restore_interrupted_under_lock(environment, directories, &self.change.observer)?;
         Ok(Some(lock))
     }
 
@@ -206,7 +206,7 @@ impl ChangeRun<'_> {
         }
         let environment = self.change.context.environment;
         // Another change may wait for the same GPUs, and for this process.
-        let waited = self.observer.with_nvml_closed(|| {
+        let waited = self.change.observer.with_nvml_closed(|| {
             let find = || self.find_held_gpus(planned);
             apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;

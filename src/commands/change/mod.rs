@@ -82,6 +82,10 @@ pub struct Change<'a> {
     pub detail: Detail,
     /// The time to wait for another change.
     pub lock_limit: Duration,
+    /// One for all snapshots: NVML is opened once, and a daemon that hangs is waited for once.
+    pub observer: Observer<'a>,
+    /// The snapshot by which the command found out that there is something to do. It may have less detail.
+    pub seen: Option<Node>,
 }
 
 impl<'a> Change<'a> {
@@ -99,45 +103,40 @@ impl<'a> Change<'a> {
             on_failure: OnFailure::RollBack,
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
+            observer: Observer::new(context.environment),
+            seen: None,
         }
     }
 
     /// Makes a change that only has a plan.
     pub fn run_plan(
-        &self,
+        self,
         plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
     ) -> Result<Option<Outcome>> {
         self.run(&mut PlanOnly(plan))
     }
 
     /// Makes the change; `None` if its plan was only to be shown.
-    pub fn run(&self, wanted: &mut dyn NodeChange) -> Result<Option<Outcome>> {
+    pub fn run(mut self, wanted: &mut dyn NodeChange) -> Result<Option<Outcome>> {
         raise_memory();
-        let environment = self.context.environment;
-        let observer = Observer::new(environment);
+        let (environment, consent) = (self.context.environment, self.consent);
+        if !wanted.needs_driver() {
+            self.observer = self.observer.without_driver();
+        }
         let mut run = ChangeRun {
-            change: self,
             state: RunDir::at(&self.directories.run),
-            observer: if wanted.needs_driver() {
-                observer
-            } else {
-                observer.without_driver()
-            },
             wanted,
-            drain: Drain::from_seconds(self.consent.drain.filter(|_| !self.consent.force)),
+            drain: Drain::from_seconds(consent.drain.filter(|_| !consent.force)),
             agreed: None,
             cannot_start: None,
             restarted: Vec::new(),
+            change: self,
         };
-        check_not_newer(&run.state)?;
-        restore_interrupted(environment, self.directories, self.consent.dry_run)?;
-        if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
-            pick_up_interrupted(environment, self.directories)?;
-        }
+        run.resume_interrupted()?;
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let after = (!self.consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
+            let after = (!consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
             let after = after.and_then(Result::err);
             let failed = run.cannot_start.take();
             return Ok(Some(Outcome::without_changes(
@@ -145,12 +144,13 @@ impl<'a> Change<'a> {
             )));
         }
         run.show_plan(&first)?;
-        if self.consent.dry_run {
+        if consent.dry_run {
             let held = run.find_held_gpus(&first);
-            if self.consent.json {
+            if consent.json {
                 print_json(&ChangeDocument::from_plan(&first.plan, &held))?;
             } else {
-                print(&consequences::render(&first.plan, &held, self.on_failure))?;
+                let on_failure = run.change.on_failure;
+                print(&consequences::render(&first.plan, &held, on_failure))?;
             }
             return Ok(None);
         }
@@ -166,11 +166,9 @@ struct Planned {
 }
 
 struct ChangeRun<'a> {
-    change: &'a Change<'a>,
+    change: Change<'a>,
     wanted: &'a mut dyn NodeChange,
     state: RunDir,
-    /// One for all snapshots: a daemon that hangs is waited for once.
-    observer: Observer<'a>,
     drain: Drain,
     /// The last plan that was agreed to.
     agreed: Option<Plan>,
@@ -181,8 +179,34 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
+    /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
+    fn resume_interrupted(&mut self) -> Result<()> {
+        check_not_newer(&self.state)?;
+        let (environment, directories) = (self.change.context.environment, self.change.directories);
+        let is_dry_run = self.change.consent.dry_run;
+        let mut is_resumed = restore_interrupted(environment, directories, is_dry_run)?;
+        if !is_dry_run && self.state.owner() == Some(environment.caller) {
+            is_resumed |= pick_up_interrupted(environment, directories)?;
+        }
+        if is_resumed {
+            self.change.seen = None;
+        }
+        Ok(())
+    }
+
     fn observe_node(&mut self) -> Result<Node> {
-        Ok(self.observer.observe(self.change.detail)?)
+        Ok(self.change.observer.observe(self.change.detail)?)
+    }
+
+    /// Returns the node as the command has seen it, or a new snapshot if less was seen than a plan shows. What is applied is
+    /// planned again under the lock, with every detail.
+    fn first_snapshot(&mut self) -> Result<Node> {
+        let consent = self.change.consent;
+        let is_shown = consent.dry_run || !consent.is_unattended;
+        match self.change.seen.take() {
+            Some(seen) if !is_shown || seen.detail == self.change.detail => Ok(seen),
+            _ => self.observe_node(),
+        }
     }
 
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
@@ -239,7 +263,7 @@ impl ChangeRun<'_> {
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&mut self) -> Result<Planned> {
-        let node = self.observe_node()?;
+        let node = self.first_snapshot()?;
         match self.make_plan(&node) {
             Ok(plan) => {
                 let mut first = Planned { node, plan };
