@@ -11,7 +11,7 @@ use super::down_remarks::{
     remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
     remark_on_return, remark_on_the_profile, remark_on_users_daemons,
 };
-use super::{Context, LOCK_LIMIT, cdi, lock_node, own_directories};
+use super::{Context, LOCK_LIMIT, cdi_file, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -257,7 +257,7 @@ impl NodeChange for TakeDown<'_> {
     }
 
     fn follow(&self, ending: ChangeEnding) -> Result<()> {
-        cdi::keep_current(self.environment, self.directories, None, ending)
+        cdi_file::keep_current(self.environment, self.directories, None, ending)
     }
 }
 

@@ -1,8 +1,10 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
+pub mod accounts;
 pub mod args;
 pub mod built_in;
 pub mod cdi;
+mod cdi_file;
 pub mod change;
 pub mod change_report;
 pub mod down;

@@ -2,17 +2,19 @@
 
 use clap::Args;
 
+use super::accounts::check_accounts;
+use super::cdi_file::{cdi_file, check_cdi_file, planned_cdi_change};
 use super::profile_source::ProfileArgs;
 use super::{
-    Context, built_in, cdi, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
-    up,
+    Context, built_in, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
 };
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::Uid;
-use crate::node::observe;
-use crate::plan::Refusal;
+use crate::host::{Environment, Uid};
+use crate::node::{Node, observe};
+use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::profile::Profile;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
 use crate::settings::Serve;
@@ -41,7 +43,7 @@ pub struct PlanArgs {
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load(environment)?.profile;
-    cdi::check_cdi_file(&profile, environment)?;
+    check_cdi_file(&profile, environment)?;
     // A plain user's daemon serves nobody else.
     let is_roots =
         !environment.is_root() && profile.serves.iter().any(|(serve, _)| *serve != Serve::Own);
@@ -50,7 +52,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.caller
     };
-    up::check_accounts(&profile, environment, caller)?;
+    check_accounts(&profile, environment, caller)?;
     let run_dir = if is_roots {
         note("Planned as root would apply it: only root can serve other users.");
         environment.roots_run_dir()
@@ -60,7 +62,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     check_not_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let planned = cdi::plan_up(
+    let planned = plan_up(
         environment,
         &node,
         &profile,
@@ -97,4 +99,30 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)
+}
+
+/// Plans to apply a profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of it
+/// that can be applied.
+pub fn plan_up(
+    environment: &Environment,
+    node: &Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+    caller: Uid,
+    prune: bool,
+    mut left_out: Option<&mut LeftOut>,
+) -> Result<Plan, Refusal> {
+    let plan = match left_out.as_deref_mut() {
+        None => plan::up(node, profile, run_dir, caller)?,
+        Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
+    };
+    let plan = plan.prune_or_remark(node, profile, run_dir, prune, left_out.as_deref());
+    if caller != Uid::ROOT {
+        return Ok(plan);
+    }
+    // A file that cannot be read is refused before, or is not asked for.
+    let before = cdi_file(environment).read().ok();
+    let cdi = before
+        .and_then(|before| planned_cdi_change(environment, node, profile, &plan, before.as_ref()));
+    Ok(Plan { cdi, ..plan })
 }

@@ -1,33 +1,29 @@
 //! `mig-mps up`
-//!
-//! Before anything is touched it checks the users and groups that a profile names. Not on loading: the profile may be for
-//! another machine.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::accounts::{check_accounts, find_unserved_users};
 use super::args::ConsentArgs;
+use super::cdi::remark_on_nvidias_file;
 use super::change::{Change, ChangeEnding, NodeChange};
 use super::change_report::Outcome;
+use super::plan::plan_up;
 use super::profile_source::ProfileArgs;
 use super::{
-    Context, built_in, cdi, detail_for, lock_node, own_directories, remark_on_plan, verify,
+    Context, built_in, cdi_file, detail_for, lock_node, own_directories, remark_on_plan, verify,
 };
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Result, command_error};
-use crate::failure::{ExitStatus, Problem};
-use crate::host::{
-    Account, Directories, Environment, Uid, closest_match, group_id, names_in, report_ready,
-    root_hint,
-};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
+use crate::host::{Directories, Environment, report_ready, root_hint};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Detail, Node, Served, observe};
-use crate::plan::{self, LeftOut, Plan, Refusal, Start};
-use crate::profile::{Profile, ProfileError, Span};
+use crate::node::{Node, Served};
+use crate::plan::{LeftOut, Plan, Refusal, Start};
+use crate::profile::{Profile, ProfileError};
 use crate::render::{self, consequences, note, print, print_styled_note, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -123,7 +119,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
         let present = node.existing_devices().map(|device| device.uuid.as_str());
-        cdi::remark_on_nvidias_file(environment, present);
+        remark_on_nvidias_file(environment, present);
         environment.interrupt.allow_exit();
         all = verify_if_asked(args, environment, node)?;
     }
@@ -179,7 +175,7 @@ impl NodeChange for UpChange<'_> {
         let (environment, profile) = (self.environment, self.profile);
         let (prune, left_out) = (self.prune, self.left_out.as_mut());
         let caller = environment.caller;
-        let plan = cdi::plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
+        let plan = plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
         Ok(plan.with_remarks_on_devices(node))
     }
 
@@ -197,7 +193,7 @@ impl NodeChange for UpChange<'_> {
 
     fn follow(&self, ending: ChangeEnding) -> Result<()> {
         let cdi = self.profile.cdi.map(|(wanted, _)| wanted);
-        cdi::keep_current(self.environment, self.directories, cdi, ending)
+        cdi_file::keep_current(self.environment, self.directories, cdi, ending)
     }
 }
 
@@ -215,7 +211,7 @@ fn check_preconditions(
     }
     let directories = own_directories(environment, &args.consent)?;
     check_cdi_allowed(profile, environment)?;
-    cdi::check_cdi_file(profile, environment)?;
+    cdi_file::check_cdi_file(profile, environment)?;
     if profile.daemon_settings().next().is_some() {
         environment.mps_programs()?;
     }
@@ -238,7 +234,7 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.after.is_none() => note(cdi::cdi_change_message(change)),
+        Some(change) if outcome.after.is_none() => note(cdi_file::cdi_change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
@@ -388,111 +384,6 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
         note(&format!(
             "At boot, another profile is applied, {path}: `mig-mps profiles --applied | sudo tee {path}` keeps this one."
         ));
-    }
-}
-
-/// Returns the values of `serve` whose user or group this machine does not know, or cannot find now.
-fn find_unserved_users(profile: &Profile, environment: &Environment) -> Vec<(Serve, Problem)> {
-    let serves = profile.serves.iter();
-    apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
-    serves
-        .filter_map(|(serve, _)| {
-            let unknown = find_unknown_account(serve, Some(environment));
-            let problem = unknown.unwrap_or_else(|error| {
-                let problem = Problem::without_hint(error.to_string());
-                let hint = error.hints.into_iter().next();
-                Some(Problem { hint, ..problem })
-            })?;
-            Some((serve.clone(), problem))
-        })
-        .collect()
-}
-
-/// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to
-/// show the profile's other mistakes with them. `caller` is the user who would apply it. If the name service does not
-/// answer, the profile is not to blame: the exit status is another one.
-pub fn check_accounts(profile: &Profile, environment: &Environment, caller: Uid) -> Result<()> {
-    apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
-    let mut mistakes = Vec::new();
-    for (serve, span) in &profile.serves {
-        mistakes.extend(unknown_account_error(profile, environment, serve, *span)?);
-    }
-    if !mistakes.is_empty() {
-        mistakes.extend(mistakes_of_plan(profile, environment, caller));
-    }
-    Ok(ProfileError::from_errors(mistakes).map_or(Ok(()), Err)?)
-}
-
-/// The mistakes that planning finds, if the node can be seen.
-fn mistakes_of_plan(
-    profile: &Profile,
-    environment: &Environment,
-    caller: Uid,
-) -> Option<ProfileError> {
-    let node = observe(environment, Detail::OFFERS).ok()?;
-    let run_dir = match environment.directories() {
-        Ok(own) => own.run,
-        Err(_) => environment.roots_run_dir(),
-    };
-    match plan::up(&node, profile, &RunDir::at(&run_dir), caller) {
-        Err(Refusal::Profile(mistakes)) => Some(mistakes),
-        _ => None,
-    }
-}
-
-/// The mistake of serving a user or a group that this machine does not know.
-fn unknown_account_error(
-    profile: &Profile,
-    environment: &Environment,
-    serve: &Serve,
-    span: Span,
-) -> Result<Option<ProfileError>> {
-    let unknown = find_unknown_account(serve, Some(environment))?;
-    Ok(unknown.map(|problem| profile.problem_at(span, problem)))
-}
-
-/// Describes the user or group that this machine does not know, and names a similar one.
-///
-/// # Errors
-/// The name service does not answer, and no device of the caller is recorded for that user or group.
-pub fn find_unknown_account(
-    serve: &Serve,
-    environment: Option<&Environment>,
-) -> Result<Option<Problem>> {
-    let (what, name, found, list) = match serve {
-        Serve::User(name) => {
-            let found = Account::from_name(name).map(|account| account.is_some());
-            ("user", name, found, "passwd")
-        }
-        Serve::Group(name) => {
-            let found = group_id(name).map(|group| group.is_some());
-            ("group", name, found, "group")
-        }
-        _ => return Ok(None),
-    };
-    let is_recorded = || {
-        let directories = environment.and_then(|environment| environment.directories().ok());
-        directories.is_some_and(|own| apply::has_recorded_id(&own.run, serve))
-    };
-    match found {
-        Ok(true) => Ok(None),
-        Ok(false) => {
-            let names = names_in(Path::new("/etc").join(list).as_ref());
-            let hint = closest_match(name, names.iter().map(String::as_str))
-                .map(|near| format!("did you mean \"{what}:{near}\"?"));
-            let why = format!("there is no {what} \"{name}\" on this machine");
-            Ok(Some(Problem {
-                hint,
-                ..Problem::without_hint(why)
-            }))
-        }
-        Err(_) if is_recorded() => Ok(None),
-        Err(error) => Err(command_error(format_args!(
-            "cannot find out whether there is a {what} \"{name}\": {error}"
-        ))
-        .with_hint(format!(
-            "run `getent {list} {name}`: when it answers, run this again"
-        ))),
     }
 }
 
