@@ -33,7 +33,7 @@ pub struct Outcome {
     /// The monitoring services that were stopped meanwhile, and run again.
     pub restarted: Vec<Unit>,
     /// The failure of what follows the change.
-    pub after: Option<CommandError>,
+    pub follow_up_error: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
     pub took: Duration,
 }
@@ -44,7 +44,7 @@ impl Outcome {
         plan: Plan,
         node: Node,
         failed: Option<ApplyError>,
-        after: Option<CommandError>,
+        follow_up_error: Option<CommandError>,
     ) -> Self {
         Self {
             lock: None,
@@ -53,7 +53,7 @@ impl Outcome {
             node,
             failed,
             restarted: Vec::new(),
-            after,
+            follow_up_error,
             took: Duration::ZERO,
         }
     }
@@ -167,7 +167,7 @@ impl Outcome {
         if consent.json {
             let error = match &self.failed {
                 Some(failed) => Some(Message::from(failed)),
-                None => self.after.as_ref().map(CommandError::message),
+                None => self.follow_up_error.as_ref().map(CommandError::message),
             };
             let document = if consent.dry_run {
                 ChangeDocument::from_plan(&self.plan, &[])

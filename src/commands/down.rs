@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
-use super::change::{Change, ChangeEnding, NodeChange};
+use super::change::{Change, ChangeEnding, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
     remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
@@ -181,25 +181,25 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.consent.force && !args.consent.dry_run {
         quarantine_unreadable_files(environment, &directories)?;
     }
-    let mut wanted = TakeDown {
+    let mut change = DownChange {
         args,
         environment,
         directories: &directories,
-        asked: DownTargets::default(),
+        targets: DownTargets::default(),
     };
-    let outcome = Change {
+    let outcome = ChangeOptions {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: OnFailure::GoOn,
-        ..Change::new(context, &directories, &args.consent)
+        ..ChangeOptions::new(context, &directories, &args.consent)
     }
-    .run(&mut wanted)?;
-    let mut asked = wanted.asked;
+    .run(&mut change)?;
+    let mut targets = change.targets;
     if args.consent.dry_run
-        && let Some(unread) = &asked.unread
+        && let Some(unread) = &targets.unread
     {
         note(&unread.to_string());
     }
@@ -207,7 +207,7 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if !args.consent.dry_run {
-        outcome.after = asked.unread.take();
+        outcome.follow_up_error = targets.unread.take();
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
@@ -215,25 +215,25 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !args.consent.dry_run {
         remove_mount_sources(context, &directories, &outcome)?;
     }
-    print_summary(args, environment, &run_dir, &outcome, &asked)?;
-    match outcome.after {
+    print_summary(args, environment, &run_dir, &outcome, &targets)?;
+    match outcome.follow_up_error {
         Some(error) => Err(error.already_in_json()),
         None => Ok(ExitStatus::Done),
     }
 }
 
 /// The change that takes devices down.
-struct TakeDown<'a> {
+struct DownChange<'a> {
     args: &'a DownArgs,
     environment: &'a Environment,
     directories: &'a Directories,
-    asked: DownTargets,
+    targets: DownTargets,
 }
 
-impl NodeChange for TakeDown<'_> {
+impl Change for DownChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
         let request = self.args.build_request(node)?;
-        self.asked = DownTargets::from_request(node, self.args, &request);
+        self.targets = DownTargets::from_request(node, self.args, &request);
         plan::down(node, run_dir, &request)
     }
 
@@ -243,7 +243,7 @@ impl NodeChange for TakeDown<'_> {
             note(RESET_WARNING);
         }
         if self.args.disable_mig {
-            remark_on_remaining_mig_modes(node, plan, &self.asked.gpus);
+            remark_on_remaining_mig_modes(node, plan, &self.targets.gpus);
         }
     }
 
@@ -256,7 +256,7 @@ impl NodeChange for TakeDown<'_> {
         self.args.destroys_instances()
     }
 
-    fn follow(&self, ending: ChangeEnding) -> Result<()> {
+    fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
         cdi_file::keep_current(self.environment, self.directories, None, ending)
     }
 }
@@ -366,7 +366,7 @@ fn print_summary(
     environment: &Environment,
     run_dir: &RunDir,
     outcome: &Outcome,
-    asked: &DownTargets,
+    targets: &DownTargets,
 ) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
@@ -390,11 +390,11 @@ fn print_summary(
         ));
     }
     if args.destroys_instances() {
-        remark_on_remaining_instances(node, asked, args.instances_to_destroy());
+        remark_on_remaining_instances(node, targets, args.instances_to_destroy());
     }
     // A plan that was shown said it before.
     if args.disable_mig && outcome.is_unchanged {
-        remark_on_remaining_mig_modes(node, plan, &asked.gpus);
+        remark_on_remaining_mig_modes(node, plan, &targets.gpus);
     }
     if !args.devices.is_empty() && !plan.is_empty() {
         if args.destroys_instances() {

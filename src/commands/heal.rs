@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::Change;
+use super::change::ChangeOptions;
 use super::change_report::Outcome;
 use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
@@ -69,13 +69,13 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         json: args.json,
         ..ConsentArgs::UNATTENDED
     };
-    let changed = Change {
+    let changed = ChangeOptions {
         detail,
         on_failure: OnFailure::GoOn,
         lock_limit: Duration::ZERO,
         observer,
         seen: Some(node.clone()),
-        ..Change::new(context, &directories, &consent)
+        ..ChangeOptions::new(context, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
     let outcome = match changed {

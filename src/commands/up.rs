@@ -8,7 +8,7 @@ use clap::Args;
 use super::accounts::{check_accounts, find_unserved_users};
 use super::args::ConsentArgs;
 use super::cdi::remark_on_nvidias_file;
-use super::change::{Change, ChangeEnding, NodeChange};
+use super::change::{Change, ChangeEnding, ChangeOptions};
 use super::change_report::Outcome;
 use super::plan::plan_up;
 use super::profile_source::ProfileArgs;
@@ -24,7 +24,7 @@ use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
 use crate::profile::{Profile, ProfileError};
-use crate::render::{self, consequences, note, print, print_styled_note, verified};
+use crate::render::{self, consequences, note, print, print_styled_note};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -78,7 +78,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if let Some(in_part) = outcome.partial_error(is_of_nothing) {
             // It has the failures, too.
             outcome.failed = None;
-            if let Some(second) = outcome.after.replace(in_part) {
+            if let Some(second) = outcome.follow_up_error.replace(in_part) {
                 note(&second.to_string());
             }
         }
@@ -103,12 +103,12 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         chosen.record(environment, &directories, node, &missing, true);
     }
     rotate_large_logs_under_lock(node, &directories, environment);
-    let mut all = None;
+    let mut verified = None;
     if args.consent.json {
         // The document has the result.
-        all = verify_if_asked(args, environment, node)?;
+        verified = verify_if_asked(args, environment, node)?;
     }
-    outcome.report(environment, &[], &args.consent, all.as_deref())?;
+    outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     let unmanaged = consequences::render_unmanaged(plan);
     if !unmanaged.is_empty() {
         print_styled_note(unmanaged.trim_end());
@@ -121,9 +121,9 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let present = node.existing_devices().map(|device| device.uuid.as_str());
         remark_on_nvidias_file(environment, present);
         environment.interrupt.allow_exit();
-        all = verify_if_asked(args, environment, node)?;
+        verified = verify_if_asked(args, environment, node)?;
     }
-    finish_command(args, outcome.after, all.as_deref())
+    finish_command(args, outcome.follow_up_error, verified.as_deref())
 }
 
 /// Changes the node; `None` if the plan was only to be shown.
@@ -134,7 +134,7 @@ fn change_node(
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
     let environment = context.environment;
-    let mut wanted = UpChange {
+    let mut change = UpChange {
         environment,
         directories,
         profile,
@@ -143,7 +143,7 @@ fn change_node(
             .keep_going
             .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
     };
-    Change {
+    ChangeOptions {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
@@ -155,9 +155,9 @@ fn change_node(
             OnFailure::RollBack
         },
         detail: detail_for(profile),
-        ..Change::new(context, directories, &args.consent)
+        ..ChangeOptions::new(context, directories, &args.consent)
     }
-    .run(&mut wanted)
+    .run(&mut change)
 }
 
 /// The change that applies a profile.
@@ -170,7 +170,7 @@ struct UpChange<'a> {
     left_out: Option<LeftOut>,
 }
 
-impl NodeChange for UpChange<'_> {
+impl Change for UpChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
         let (environment, profile) = (self.environment, self.profile);
         let (prune, left_out) = (self.prune, self.left_out.as_mut());
@@ -191,7 +191,7 @@ impl NodeChange for UpChange<'_> {
         true
     }
 
-    fn follow(&self, ending: ChangeEnding) -> Result<()> {
+    fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
         let cdi = self.profile.cdi.map(|(wanted, _)| wanted);
         cdi_file::keep_current(self.environment, self.directories, cdi, ending)
     }
@@ -234,27 +234,29 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.after.is_none() => note(cdi_file::cdi_change_message(change)),
+        Some(change) if outcome.follow_up_error.is_none() => {
+            note(cdi_file::cdi_change_message(change));
+        }
         _ => {}
     }
     if !args.consent.dry_run {
         rotate_large_logs(node, directories, environment);
     }
-    let all = verify_if_asked(args, environment, node)?;
+    let verified = verify_if_asked(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
-        outcome.report(environment, &[], &args.consent, all.as_deref())?;
+        outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     }
-    finish_command(args, outcome.after, all.as_deref())
+    finish_command(args, outcome.follow_up_error, verified.as_deref())
 }
 
 /// Shows what was checked, and ends with the failure of what followed the change.
 fn finish_command(
     args: &UpArgs,
-    after: Option<CommandError>,
-    all: Option<&[Verified]>,
+    follow_up_error: Option<CommandError>,
+    verified: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
-    let status = report_verified(args, all)?;
-    if let Some(error) = after {
+    let status = report_verified(args, verified)?;
+    if let Some(error) = follow_up_error {
         return Err(error.already_in_json());
     }
     if status == ExitStatus::Done
@@ -284,16 +286,16 @@ fn verify_if_asked(
 }
 
 /// Shows what was checked, and returns the exit status.
-fn report_verified(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
-    let Some(all) = all else {
+fn report_verified(args: &UpArgs, verified: Option<&[Verified]>) -> Result<ExitStatus> {
+    let Some(verified) = verified else {
         return Ok(ExitStatus::Done);
     };
     if args.consent.json {
-        verified::print_failures(all);
+        render::verified::print_failures(verified);
     } else {
-        verified::print(all)?;
+        render::verified::print(verified)?;
     }
-    Ok(verify::exit_status(all))
+    Ok(verify::exit_status(verified))
 }
 
 /// Refuses a file for container engines from a plain user, who cannot write it.

@@ -55,8 +55,8 @@ impl ChangeRun<'_> {
         if let Some(consent) = self.consent_needed(&shown.plan) {
             let plan = &shown.plan;
             let waits = consequences::render_waits(plan, self.drain.remaining_time());
-            let (allowed, held) = (self.change.allowed, self.find_held_gpus(&shown));
-            if self.wanted.needs_consent(plan)
+            let (allowed, held) = (self.options.allowed, self.find_held_gpus(&shown));
+            if self.change.needs_consent(plan)
                 && !obtain_consent(plan, allowed, &held, consent, &waits)?
             {
                 return Err(declined_by_user(
@@ -120,7 +120,7 @@ impl ChangeRun<'_> {
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
     fn show_new_plan(&mut self, now: &Planned) -> Result<()> {
         let is_empty = now.plan.is_empty();
-        match self.wanted.left_out() {
+        match self.change.left_out() {
             // The outcome says what is left out.
             Some(_) if is_empty => return Ok(()),
             Some(_) => note("The plan is now:"),
@@ -136,7 +136,7 @@ impl ChangeRun<'_> {
     /// Prepares this process for starting the daemons of a plan, and those that a rollback starts again. Where a change
     /// goes on after a failure, the start of one daemon may fail alone.
     pub(super) fn prepare_for_daemons(&self, plan: &Plan) -> Result<()> {
-        if plan.may_start_daemons(self.change.on_failure != OnFailure::GoOn) {
+        if plan.may_start_daemons(self.options.on_failure != OnFailure::GoOn) {
             use_service_limits()?;
         }
         Ok(())
@@ -148,19 +148,23 @@ impl ChangeRun<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let (environment, directories) = (self.change.context.environment, self.change.directories);
-        let limit = self.change.lock_limit;
+        let (environment, directories) =
+            (self.options.context.environment, self.options.directories);
+        let limit = self.options.lock_limit;
         let lock_within = |limit| lock_node(environment, directories, limit);
         let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold while it waits.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
-                let waited = self.change.observer.with_nvml_closed(|| lock_within(limit));
+                let waited = self
+                    .options
+                    .observer
+                    .with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        restore_interrupted_under_lock(environment, directories, &self.change.observer)?;
+        restore_interrupted_under_lock(environment, directories, &self.options.observer)?;
         Ok(Some(lock))
     }
 
@@ -168,7 +172,7 @@ impl ChangeRun<'_> {
     fn consent_needed(&self, plan: &Plan) -> Option<Consent> {
         match &self.agreed {
             Some(agreed) => plan.disrupts_more_than(agreed).then_some(Consent::AskAgain),
-            None if self.change.consent.yes => Some(Consent::Given),
+            None if self.options.consent.yes => Some(Consent::Given),
             None => Some(Consent::Ask),
         }
     }
@@ -179,7 +183,7 @@ impl ChangeRun<'_> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
-        if self.wanted.left_out().is_some() {
+        if self.change.left_out().is_some() {
             let held = self.find_held_gpus(planned);
             self.leave_out(|left_out| left_out.add_held(&held));
         }
@@ -189,7 +193,7 @@ impl ChangeRun<'_> {
         let now = Planned { node, plan };
         if !now.plan.does_the_same_as(&planned.plan) {
             self.show_new_plan(&now)?;
-        } else if self.wanted.left_out().is_none() {
+        } else if self.change.left_out().is_none() {
             return Err(refusal);
         }
         Ok(Some(now))
@@ -204,9 +208,9 @@ impl ChangeRun<'_> {
         {
             return Ok(());
         }
-        let environment = self.change.context.environment;
+        let environment = self.options.context.environment;
         // Another change may wait for the same GPUs, and for this process.
-        let waited = self.change.observer.with_nvml_closed(|| {
+        let waited = self.options.observer.with_nvml_closed(|| {
             let find = || self.find_held_gpus(planned);
             apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;

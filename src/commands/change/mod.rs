@@ -21,7 +21,7 @@ use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_js
 use crate::state::RunDir;
 
 /// The change that a command wants.
-pub trait NodeChange {
+pub trait Change {
     /// Plans the change for a node.
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
 
@@ -49,7 +49,7 @@ pub trait NodeChange {
     }
 
     /// Follows the change, under its lock, however it ended.
-    fn follow(&self, _ending: ChangeEnding) -> Result<()> {
+    fn follow_up(&self, _ending: ChangeEnding) -> Result<()> {
         Ok(())
     }
 }
@@ -57,7 +57,7 @@ pub trait NodeChange {
 /// A change that only has a plan.
 struct PlanOnly<F>(F);
 
-impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> NodeChange for PlanOnly<F> {
+impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for PlanOnly<F> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
         (self.0)(node, run_dir)
     }
@@ -73,7 +73,7 @@ pub enum ChangeEnding {
 }
 
 /// The way in which a command changes the node.
-pub struct Change<'a> {
+pub struct ChangeOptions<'a> {
     pub context: &'a Context<'a>,
     pub directories: &'a Directories,
     pub consent: &'a ConsentArgs,
@@ -88,7 +88,7 @@ pub struct Change<'a> {
     pub seen: Option<Node>,
 }
 
-impl<'a> Change<'a> {
+impl<'a> ChangeOptions<'a> {
     /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
     pub fn new(
         context: &'a Context<'a>,
@@ -117,26 +117,26 @@ impl<'a> Change<'a> {
     }
 
     /// Makes the change; `None` if its plan was only to be shown.
-    pub fn run(mut self, wanted: &mut dyn NodeChange) -> Result<Option<Outcome>> {
+    pub fn run(mut self, change: &mut dyn Change) -> Result<Option<Outcome>> {
         raise_memory();
         let (environment, consent) = (self.context.environment, self.consent);
-        if !wanted.needs_driver() {
+        if !change.needs_driver() {
             self.observer = self.observer.without_driver();
         }
         let mut run = ChangeRun {
             state: RunDir::at(&self.directories.run),
-            wanted,
+            change,
             drain: Drain::from_seconds(consent.drain.filter(|_| !consent.force)),
             agreed: None,
             cannot_start: None,
             restarted: Vec::new(),
-            change: self,
+            options: self,
         };
         run.resume_interrupted()?;
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let after = (!consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
+            let after = (!consent.dry_run).then(|| run.change.follow_up(ChangeEnding::Unchanged));
             let after = after.and_then(Result::err);
             let failed = run.cannot_start.take();
             return Ok(Some(Outcome::without_changes(
@@ -149,7 +149,7 @@ impl<'a> Change<'a> {
             if consent.json {
                 print_json(&ChangeDocument::from_plan(&first.plan, &held))?;
             } else {
-                let on_failure = run.change.on_failure;
+                let on_failure = run.options.on_failure;
                 print(&consequences::render(&first.plan, &held, on_failure))?;
             }
             return Ok(None);
@@ -166,8 +166,8 @@ struct Planned {
 }
 
 struct ChangeRun<'a> {
-    change: Change<'a>,
-    wanted: &'a mut dyn NodeChange,
+    options: ChangeOptions<'a>,
+    change: &'a mut dyn Change,
     state: RunDir,
     drain: Drain,
     /// The last plan that was agreed to.
@@ -182,42 +182,43 @@ impl ChangeRun<'_> {
     /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
     fn resume_interrupted(&mut self) -> Result<()> {
         check_not_newer(&self.state)?;
-        let (environment, directories) = (self.change.context.environment, self.change.directories);
-        let is_dry_run = self.change.consent.dry_run;
+        let (environment, directories) =
+            (self.options.context.environment, self.options.directories);
+        let is_dry_run = self.options.consent.dry_run;
         let mut is_resumed = restore_interrupted(environment, directories, is_dry_run)?;
         if !is_dry_run && self.state.owner() == Some(environment.caller) {
             is_resumed |= pick_up_interrupted(environment, directories)?;
         }
         if is_resumed {
-            self.change.seen = None;
+            self.options.seen = None;
         }
         Ok(())
     }
 
     fn observe_node(&mut self) -> Result<Node> {
-        Ok(self.change.observer.observe(self.change.detail)?)
+        Ok(self.options.observer.observe(self.options.detail)?)
     }
 
     /// Returns the node as the command has seen it, or a new snapshot if less was seen than a plan shows. What is applied is
     /// planned again under the lock, with every detail.
     fn first_snapshot(&mut self) -> Result<Node> {
-        let consent = self.change.consent;
+        let consent = self.options.consent;
         let is_shown = consent.dry_run || !consent.is_unattended;
-        match self.change.seen.take() {
-            Some(seen) if !is_shown || seen.detail == self.change.detail => Ok(seen),
+        match self.options.seen.take() {
+            Some(seen) if !is_shown || seen.detail == self.options.detail => Ok(seen),
             _ => self.observe_node(),
         }
     }
 
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
-            let mut plan = self.wanted.plan(node, &self.state)?;
-            if let Some(seconds) = self.change.consent.force_after_seconds() {
+            let mut plan = self.change.plan(node, &self.state)?;
+            if let Some(seconds) = self.options.consent.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
             // A question names the instances that others may have made.
-            let is_asked = !self.change.consent.yes && can_ask();
-            if !(self.change.allowed.destroy_unmanaged || is_asked) {
+            let is_asked = !self.options.consent.yes && can_ask();
+            if !(self.options.allowed.destroy_unmanaged || is_asked) {
                 plan = plan.sparing_unmanaged();
             }
             // The names of a GPU that is left out are not free for others: all is planned again.
@@ -233,13 +234,13 @@ impl ChangeRun<'_> {
     /// Checks what the starts of a plan need and its stops do not. Where the change goes on after a failure, the plan leaves
     /// those daemons as they are; `None` if more GPUs are left out.
     fn check_starts(&mut self, mut plan: Plan, node: &Node) -> Result<Option<Plan>, Refusal> {
-        let environment = self.change.context.environment;
+        let environment = self.options.context.environment;
         self.cannot_start = None;
-        let checked = apply::check_starts(&mut plan, environment, self.change.directories, node);
+        let checked = apply::check_starts(&mut plan, environment, self.options.directories, node);
         let Err(error) = checked else {
             return Ok(Some(plan));
         };
-        match self.change.on_failure {
+        match self.options.on_failure {
             OnFailure::RollBack => Err(Refusal::CannotStart(error.into())),
             // Where nothing stops, the start of that daemon fails alone.
             OnFailure::LeaveOut => {
@@ -258,7 +259,7 @@ impl ChangeRun<'_> {
 
     /// Leaves more out; returns false if there is no more, or nothing may be left out.
     fn leave_out(&mut self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
-        self.wanted.left_out().is_some_and(more)
+        self.change.left_out().is_some_and(more)
     }
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
@@ -268,7 +269,7 @@ impl ChangeRun<'_> {
             Ok(plan) => {
                 let mut first = Planned { node, plan };
                 // Holders may end before a change, and where the plan is only shown nobody waits for them.
-                if self.change.consent.dry_run {
+                if self.options.consent.dry_run {
                     let held = self.find_held_gpus(&first);
                     if self.leave_out(|left_out| left_out.add_held(&held)) {
                         first.plan = self.make_plan(&first.node)?;
@@ -297,13 +298,13 @@ impl ChangeRun<'_> {
     }
 
     fn show_plan(&self, shown: &Planned) -> Result<()> {
-        self.wanted.remark(&shown.node, &shown.plan);
+        self.change.remark(&shown.node, &shown.plan);
         if let Some(why) = &shown.node.pods_unknown
             && shown.plan.takes_devices_from_pods()
         {
             note(&format!("Which pods hold shares is unknown: {why}."));
         }
-        let consent = self.change.consent;
+        let consent = self.options.consent;
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
             note(&error.to_string());
         }
@@ -314,7 +315,7 @@ impl ChangeRun<'_> {
                 // Those that are in the way are waited for, and named then.
                 let mut held = self.find_held_gpus(shown);
                 held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
-                print(&consequences::render_held(&held, self.change.on_failure))?;
+                print(&consequences::render_held(&held, self.options.on_failure))?;
             }
         }
         Ok(())
@@ -322,8 +323,8 @@ impl ChangeRun<'_> {
 
     /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
     fn find_held_gpus(&self, planned: &Planned) -> Vec<HeldGpus> {
-        let environment = self.change.context.environment;
-        let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);
+        let environment = self.options.context.environment;
+        let (allowed, on_failure) = (self.options.allowed, self.options.on_failure);
         apply::find_held_gpus(
             environment,
             &planned.node,
