@@ -67,14 +67,11 @@ pub(super) fn render_specification(
 ) -> Result<Option<String>> {
     let mut names = BTreeSet::new();
     let mut devices = Vec::new();
+    let options = ClientOptions::default();
     for served in node.served() {
         // A user's own device may be called as one of root's.
         if names.insert(&served.record.name) {
-            devices.push(container_device(
-                environment,
-                served,
-                &ClientOptions::default(),
-            )?);
+            devices.push(container_device(environment, served, &options)?);
         }
     }
     if devices.is_empty() {

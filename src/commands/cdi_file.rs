@@ -11,14 +11,34 @@ use super::env::note_unknown_driver;
 use super::{LOCK_LIMIT, lock_node};
 use crate::client::CDI_KIND;
 use crate::error::{ErrorContext as _, Result};
-use crate::host::{Directories, Environment, FileError, OwnFile, Uid, caller, may_write};
+use crate::host::{
+    Directories, Environment, FileError, OwnFile, Uid, caller, may_write, root_hint,
+};
 use crate::node::{Node, observe_records};
 use crate::plan::{CdiChange, Plan};
-use crate::profile::Profile;
+use crate::profile::{Profile, ProfileError};
 use crate::render::note;
 
+/// Refuses a profile of a plain user that asks for the file, which only root can write.
+pub(super) fn check_allowed(
+    profile: &Profile,
+    environment: &Environment,
+) -> Result<(), ProfileError> {
+    match profile.cdi {
+        Some((true, span)) if !environment.is_root() => {
+            let error = profile.error_at(span, "only root can have cdi = true");
+            let hint = format!(
+                "{}; mig-mps cdi prints the file of your own devices",
+                root_hint()
+            );
+            Err(error.with_hint(hint))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a profile that asks for the file where mig-mps could not write it.
-pub fn check_cdi_file(profile: &Profile, environment: &Environment) -> Result<()> {
+pub(super) fn check_writable(profile: &Profile, environment: &Environment) -> Result<()> {
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
@@ -33,7 +53,7 @@ pub fn check_cdi_file(profile: &Profile, environment: &Environment) -> Result<()
 }
 
 /// The file by which container engines find this node's devices.
-pub(super) fn cdi_file(environment: &Environment) -> OwnFile {
+fn cdi_file(environment: &Environment) -> OwnFile {
     OwnFile {
         directory: environment.host.under_root("/var/run/cdi"),
         name: "mig-mps.json",
@@ -45,14 +65,15 @@ pub(super) fn cdi_file(environment: &Environment) -> OwnFile {
     }
 }
 
-/// Returns what the plan makes of the file with the text `before`.
-pub(super) fn planned_cdi_change(
+/// Returns what the plan of a profile makes of the file.
+pub(super) fn plan_change(
     environment: &Environment,
     node: &Node,
     profile: &Profile,
     plan: &Plan,
-    before: Option<&String>,
 ) -> Option<CdiChange> {
+    // A file that cannot be read is refused before, or is not asked for.
+    let before = cdi_file(environment).read().ok()?;
     let is_wanted = profile.cdi.map_or(before.is_some(), |(wanted, _)| wanted);
     let starts = plan.starts().next().is_some();
     let stops_all = node
@@ -64,34 +85,56 @@ pub(super) fn planned_cdi_change(
     if starts || plan.stops().next().is_some() {
         return Some(CdiChange::Write);
     }
-    match render_specification(environment, node, before.map(String::as_str)) {
-        Ok(text) if text.as_ref() == before => None,
+    match render_specification(environment, node, before.as_deref()) {
+        Ok(text) if text == before => None,
         // If it cannot be made, writing it tells why.
         _ => Some(CdiChange::Write),
     }
 }
 
 /// Says what was done to the file.
-pub fn cdi_change_message(change: CdiChange) -> &'static str {
+pub(super) fn change_message(change: CdiChange) -> &'static str {
     match change {
         CdiChange::Write => "The CDI file was written; otherwise the node is as the profile says.",
         CdiChange::Remove => "The CDI file was removed; otherwise the node is as the profile says.",
     }
 }
 
-/// Updates the node's CDI file after a change, if there is one or the profile wants one; `wanted = Some(false)` removes
-/// it. Fails only if the profile mentions the file: otherwise nobody has asked for it.
-pub fn keep_current(
+/// What a change makes of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CdiRequest {
+    /// It stays as it is.
+    Ignore,
+    /// A file that exists is kept current.
+    KeepCurrent,
+    /// The profile asks for the file.
+    Write,
+    /// The profile asks for none.
+    Remove,
+}
+
+impl CdiRequest {
+    pub fn from_profile(profile: &Profile) -> Self {
+        match profile.cdi {
+            None => Self::KeepCurrent,
+            Some((true, _)) => Self::Write,
+            Some((false, _)) => Self::Remove,
+        }
+    }
+}
+
+/// Updates the file after a change. Fails only if the profile mentions the file: otherwise nobody has asked for it.
+pub(super) fn update(
     environment: &Environment,
     directories: &Directories,
-    wanted: Option<bool>,
+    request: CdiRequest,
     ending: ChangeEnding,
 ) -> Result<()> {
-    if !environment.is_root() {
+    if request == CdiRequest::Ignore || !environment.is_root() {
         return Ok(());
     }
-    match update_cdi_file(environment, directories, wanted, ending) {
-        Err(error) if wanted.is_none() => {
+    match write_if_changed(environment, directories, request, ending) {
+        Err(error) if request == CdiRequest::KeepCurrent => {
             note(&error.to_string());
             Ok(())
         }
@@ -99,31 +142,31 @@ pub fn keep_current(
     }
 }
 
-fn update_cdi_file(
+/// Writes or removes the file, unless it is as it should be.
+fn write_if_changed(
     environment: &Environment,
     directories: &Directories,
-    wanted: Option<bool>,
+    request: CdiRequest,
     ending: ChangeEnding,
 ) -> Result<()> {
     let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
     let is_of_others = |text: &str| !mounts_run_dir(text, &directories.run);
-    if wanted.is_none() && before.as_deref().is_some_and(is_of_others) {
+    if request == CdiRequest::KeepCurrent && before.as_deref().is_some_and(is_of_others) {
         return Ok(());
     }
     // What a profile asks for that was not applied waits, but the file says what runs.
-    let is_wanted = wanted
-        .filter(|_| ending != ChangeEnding::Failed)
-        .unwrap_or(before.is_some());
+    let is_wanted = match request {
+        CdiRequest::Write if ending != ChangeEnding::Failed => true,
+        CdiRequest::Remove if ending != ChangeEnding::Failed => false,
+        _ => before.is_some(),
+    };
     let current = || {
         if !is_wanted {
             return Ok(None);
         }
-        render_specification(
-            environment,
-            &observe_records(environment)?,
-            before.as_deref(),
-        )
+        let node = observe_records(environment)?;
+        render_specification(environment, &node, before.as_deref())
     };
     if current()? == before {
         return Ok(());

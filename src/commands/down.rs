@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
-use super::change::{Change, ChangeEnding, ChangeOptions};
+use super::cdi_file::CdiRequest;
+use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
     remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
     remark_on_return, remark_on_the_profile, remark_on_users_daemons,
 };
-use super::{Context, LOCK_LIMIT, cdi_file, lock_node, own_directories};
+use super::{Context, LOCK_LIMIT, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -146,13 +147,13 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args.devices = DeviceArgs::default();
     }
     let Some(limit) = args.at_shutdown else {
-        return take_down(&args, context);
+        return take_down(&args, context.environment);
     };
     if is_shutting_down(context.environment) {
         args.consent.force = true;
         args.consent.drain = Some(limit);
     }
-    take_down(&args, context).map_err(|mut error| {
+    take_down(&args, context.environment).map_err(|mut error| {
         for hint in error.hints.iter_mut().filter(|hint| *hint == IN_USE_HINT) {
             SERVICE_HINT.clone_into(hint);
         }
@@ -174,8 +175,7 @@ fn is_shutting_down(environment: &Environment) -> bool {
     }
 }
 
-fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let environment = context.environment;
+fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
     if args.consent.force && !args.consent.dry_run {
@@ -183,8 +183,6 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let mut change = DownChange {
         args,
-        environment,
-        directories: &directories,
         targets: DownTargets::default(),
     };
     let outcome = ChangeOptions {
@@ -194,7 +192,7 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
             destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: OnFailure::GoOn,
-        ..ChangeOptions::new(context, &directories, &args.consent)
+        ..ChangeOptions::new(environment, &directories, &args.consent)
     }
     .run(&mut change)?;
     let mut targets = change.targets;
@@ -213,7 +211,7 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         record_end(environment, &run_dir, &outcome.node);
     }
     if !args.consent.dry_run {
-        remove_mount_sources(context, &directories, &outcome)?;
+        remove_mount_sources(environment, &directories, &outcome)?;
     }
     print_summary(args, environment, &run_dir, &outcome, &targets)?;
     match outcome.follow_up_error {
@@ -225,8 +223,6 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// The change that takes devices down.
 struct DownChange<'a> {
     args: &'a DownArgs,
-    environment: &'a Environment,
-    directories: &'a Directories,
     targets: DownTargets,
 }
 
@@ -256,8 +252,8 @@ impl Change for DownChange<'_> {
         self.args.destroys_instances()
     }
 
-    fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
-        cdi_file::keep_current(self.environment, self.directories, None, ending)
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::KeepCurrent
     }
 }
 
@@ -275,19 +271,16 @@ fn quarantine_unreadable_files(environment: &Environment, directories: &Director
 
 /// Removes what container runtimes have made of missing mount sources, and names what else is in a place of mig-mps.
 fn remove_mount_sources(
-    context: &Context<'_>,
+    environment: &Environment,
     directories: &Directories,
     outcome: &Outcome,
 ) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
-    if run_dir
-        .find_misplaced()
-        .iter()
-        .any(|found| found.is_removed)
-    {
+    let misplaced = run_dir.find_misplaced();
+    if misplaced.iter().any(|found| found.is_removed) {
         let is_locked = !outcome.is_unchanged;
         let _lock = (!is_locked)
-            .then(|| lock_node(context.environment, directories, LOCK_LIMIT))
+            .then(|| lock_node(environment, directories, LOCK_LIMIT))
             .transpose()?;
         run_dir.remove_mount_sources()?;
     }

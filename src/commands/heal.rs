@@ -71,7 +71,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         lock_limit: Duration::ZERO,
         observer,
         seen: Some(node.clone()),
-        ..ChangeOptions::new(context, &directories, &consent)
+        ..ChangeOptions::new(environment, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
     let outcome = match changed {

@@ -73,7 +73,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let mut shown: Option<Plan> = None;
     let directories = environment.directories_or_system();
-    let options = ChangeOptions::new(context, &directories, &args.consent);
+    let options = ChangeOptions::new(environment, &directories, &args.consent);
     let outcome = options.run_plan(|node, run_dir| {
         let shown_kill = shown.as_ref().and_then(|plan| plan.kill.as_ref());
         let device = match shown_kill {
@@ -102,7 +102,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             remark_on_departed_clients(shown, &outcome.plan);
         }
         if args.consent.json {
-            outcome.report(context.environment, &[], &args.consent, None)?;
+            outcome.report(environment, &[], &args.consent, None)?;
         }
     }
     Ok(ExitStatus::Done)

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::accounts::check_accounts;
-use super::cdi_file::{cdi_file, check_cdi_file, planned_cdi_change};
 use super::profile_source::ProfileArgs;
 use super::{
-    Context, built_in, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
+    Context, built_in, cdi_file, check_not_newer, detail_for, remark_on_plan,
+    report_interrupted_change,
 };
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
@@ -43,7 +43,7 @@ pub struct PlanArgs {
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load(environment)?.profile;
-    check_cdi_file(&profile, environment)?;
+    cdi_file::check_writable(&profile, environment)?;
     // A plain user's daemon serves nobody else.
     let is_roots =
         !environment.is_root() && profile.serves.iter().any(|(serve, _)| *serve != Serve::Own);
@@ -62,16 +62,14 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     check_not_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let planned = plan_up(
+    let request = UpRequest {
         environment,
-        &node,
-        &profile,
-        &run_dir,
+        profile: &profile,
         caller,
-        args.prune,
-        None,
-    );
-    let mut plan = planned
+        prune: args.prune,
+    };
+    let mut plan = request
+        .plan(&node, &run_dir, None)
         .map_err(|refusal| {
             let gpus = || built_in::gpus_of_node(environment);
             built_in::suggest_fitting_profiles(&profile, refusal.into(), gpus)
@@ -101,28 +99,35 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Plans to apply a profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of it
-/// that can be applied.
-pub fn plan_up(
-    environment: &Environment,
-    node: &Node,
-    profile: &Profile,
-    run_dir: &RunDir,
-    caller: Uid,
-    prune: bool,
-    mut left_out: Option<&mut LeftOut>,
-) -> Result<Plan, Refusal> {
-    let plan = match left_out.as_deref_mut() {
-        None => plan::up(node, profile, run_dir, caller)?,
-        Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
-    };
-    let plan = plan.prune_or_remark(node, profile, run_dir, prune, left_out.as_deref());
-    if caller != Uid::ROOT {
-        return Ok(plan);
+/// What `up` applies.
+pub struct UpRequest<'a> {
+    pub environment: &'a Environment,
+    pub profile: &'a Profile,
+    /// The user who applies it.
+    pub caller: Uid,
+    /// True to stop daemons on GPUs that no block selects.
+    pub prune: bool,
+}
+
+impl UpRequest<'_> {
+    /// Plans to apply the profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of
+    /// it that can be applied.
+    pub fn plan(
+        &self,
+        node: &Node,
+        run_dir: &RunDir,
+        mut left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
+        let (profile, caller) = (self.profile, self.caller);
+        let plan = match left_out.as_deref_mut() {
+            None => plan::up(node, profile, run_dir, caller)?,
+            Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
+        };
+        let mut plan =
+            plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());
+        if caller == Uid::ROOT {
+            plan.cdi = cdi_file::plan_change(self.environment, node, profile, &plan);
+        }
+        Ok(plan)
     }
-    // A file that cannot be read is refused before, or is not asked for.
-    let before = cdi_file(environment).read().ok();
-    let cdi = before
-        .and_then(|before| planned_cdi_change(environment, node, profile, &plan, before.as_ref()));
-    Ok(Plan { cdi, ..plan })
 }

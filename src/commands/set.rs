@@ -49,7 +49,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let (devices, settings) =
         DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
-    let options = ChangeOptions::new(context, &directories, &args.consent);
+    let options = ChangeOptions::new(environment, &directories, &args.consent);
     let outcome = options.run(&mut SetChange {
         devices: &devices,
         settings: &settings,
@@ -60,7 +60,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         Some(outcome) => {
             let names = devices.resolve_names(&outcome.node)?;
-            outcome.report(context.environment, &names, &args.consent, None)?;
+            outcome.report(environment, &names, &args.consent, None)?;
             outcome.print_summary(&names, &args.consent);
         }
         None => {}

@@ -8,22 +8,21 @@ use clap::Args;
 use super::accounts::{check_accounts, find_unserved_users};
 use super::args::ConsentArgs;
 use super::cdi::remark_on_nvidias_file;
-use super::change::{Change, ChangeEnding, ChangeOptions};
+use super::cdi_file::{self, CdiRequest};
+use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
-use super::plan::plan_up;
+use super::plan::UpRequest;
 use super::profile_source::ProfileArgs;
-use super::{
-    Context, built_in, cdi_file, detail_for, lock_node, own_directories, remark_on_plan, verify,
-};
+use super::{Context, built_in, detail_for, lock_node, own_directories, remark_on_plan, verify};
 use crate::apply::{self, Allowed, OnFailure};
-use crate::client::Verified;
+use crate::client::{Verified, verify_devices};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, report_ready, root_hint};
+use crate::host::{Directories, Environment, report_ready};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
-use crate::profile::{Profile, ProfileError};
+use crate::profile::Profile;
 use crate::render::{self, consequences, note, print, print_styled_note};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -65,80 +64,44 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let chosen = args.profile.load(environment)?;
     let directories = check_preconditions(args, &chosen.profile, environment)?;
-    let changed = change_node(args, context, &chosen.profile, &directories).map_err(|error| {
+    let changed = change_node(args, environment, &chosen.profile, &directories).map_err(|error| {
         let gpus = || built_in::gpus_of_node(environment);
         built_in::suggest_fitting_profiles(&chosen.profile, error, gpus)
     });
     let Some(mut outcome) = changed? else {
         return Ok(ExitStatus::Done);
     };
-    let missing = outcome.missing_parts();
+    // What follows the change, after the CDI file (`change/carry_out.rs`).
     let is_of_nothing = outcome.has_applied_nothing(&chosen.profile, &directories.run);
     if !args.consent.dry_run {
-        if let Some(in_part) = outcome.partial_error(is_of_nothing) {
-            // It has the failures, too.
-            outcome.failed = None;
-            if let Some(second) = outcome.follow_up_error.replace(in_part) {
-                note(&second.to_string());
-            }
+        outcome.note_missing_parts(is_of_nothing, args.consent.json);
+        if !is_of_nothing {
+            chosen.record(environment, &directories, &outcome);
         }
-        outcome.plan.missing.clone_from(&missing);
-        // The node was read before this is recorded. In text the error says it.
-        outcome.node.missing = if args.consent.json {
-            missing.clone()
-        } else {
-            Vec::new()
-        };
     }
     if outcome.is_unchanged {
-        if !args.consent.dry_run && !is_of_nothing {
-            chosen.record(environment, &directories, &outcome.node, &missing, false);
-        }
         let status = report_unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);
         return Ok(status);
     }
-    let (node, plan) = (&outcome.node, &outcome.successful_plan());
-    if !is_of_nothing {
-        chosen.record(environment, &directories, node, &missing, true);
-    }
-    rotate_large_logs_under_lock(node, &directories, environment);
-    let mut verified = None;
-    if args.consent.json {
-        // The document has the result.
-        verified = verify_if_asked(args, environment, node)?;
-    }
-    outcome.report(environment, &[], &args.consent, verified.as_deref())?;
-    let unmanaged = consequences::render_unmanaged(plan);
-    if !unmanaged.is_empty() {
-        print_styled_note(unmanaged.trim_end());
-    }
-    remark_on_one_at_a_time(node, plan);
-    remark_on_pods(environment, plan);
-    outcome.print_summary(&[], &args.consent);
-    remark_on_boot(args, environment, &chosen.profile);
-    if !args.consent.json {
-        let present = node.existing_devices().map(|device| device.uuid.as_str());
-        remark_on_nvidias_file(environment, present);
-        environment.interrupt.allow_exit();
-        verified = verify_if_asked(args, environment, node)?;
-    }
-    finish_command(args, outcome.follow_up_error, verified.as_deref())
+    rotate_large_logs_under_lock(environment, &directories, &outcome.node);
+    report_change(args, environment, &chosen.profile, outcome)
 }
 
 /// Changes the node; `None` if the plan was only to be shown.
 fn change_node(
     args: &UpArgs,
-    context: &Context<'_>,
+    environment: &Environment,
     profile: &Profile,
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
-    let environment = context.environment;
     let mut change = UpChange {
-        environment,
-        directories,
-        profile,
-        prune: args.prune,
+        request: UpRequest {
+            environment,
+            profile,
+            caller: environment.caller,
+            prune: args.prune,
+        },
         left_out: args
             .keep_going
             .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
@@ -155,27 +118,21 @@ fn change_node(
             OnFailure::RollBack
         },
         detail: detail_for(profile),
-        ..ChangeOptions::new(context, directories, &args.consent)
+        ..ChangeOptions::new(environment, directories, &args.consent)
     }
     .run(&mut change)
 }
 
 /// The change that applies a profile.
 struct UpChange<'a> {
-    environment: &'a Environment,
-    directories: &'a Directories,
-    profile: &'a Profile,
-    prune: bool,
+    request: UpRequest<'a>,
     /// The parts that are left out; `None` without --keep-going.
     left_out: Option<LeftOut>,
 }
 
 impl Change for UpChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        let (environment, profile) = (self.environment, self.profile);
-        let (prune, left_out) = (self.prune, self.left_out.as_mut());
-        let caller = environment.caller;
-        let plan = plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
+        let plan = self.request.plan(node, run_dir, self.left_out.as_mut())?;
         Ok(plan.with_remarks_on_devices(node))
     }
 
@@ -191,9 +148,8 @@ impl Change for UpChange<'_> {
         true
     }
 
-    fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
-        let cdi = self.profile.cdi.map(|(wanted, _)| wanted);
-        cdi_file::keep_current(self.environment, self.directories, cdi, ending)
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::from_profile(self.request.profile)
     }
 }
 
@@ -210,8 +166,8 @@ fn check_preconditions(
         verify::prepare_check(environment)?;
     }
     let directories = own_directories(environment, &args.consent)?;
-    check_cdi_allowed(profile, environment)?;
-    cdi_file::check_cdi_file(profile, environment)?;
+    cdi_file::check_allowed(profile, environment)?;
+    cdi_file::check_writable(profile, environment)?;
     if profile.daemon_settings().next().is_some() {
         environment.mps_programs()?;
     }
@@ -234,17 +190,46 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.follow_up_error.is_none() => {
-            note(cdi_file::cdi_change_message(change));
-        }
+        Some(change) if outcome.follow_up_error.is_none() => note(cdi_file::change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
-        rotate_large_logs(node, directories, environment);
+        rotate_large_logs(environment, directories, node);
     }
     let verified = verify_if_asked(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
         outcome.report(environment, &[], &args.consent, verified.as_deref())?;
+    }
+    finish_command(args, outcome.follow_up_error, verified.as_deref())
+}
+
+/// Shows the node after the change, with remarks on what is new to its users, and checks the devices if asked.
+fn report_change(
+    args: &UpArgs,
+    environment: &Environment,
+    profile: &Profile,
+    outcome: Outcome,
+) -> Result<ExitStatus> {
+    let (node, plan) = (&outcome.node, &outcome.successful_plan());
+    let mut verified = None;
+    if args.consent.json {
+        // The document has the result.
+        verified = verify_if_asked(args, environment, node)?;
+    }
+    outcome.report(environment, &[], &args.consent, verified.as_deref())?;
+    let unmanaged = consequences::render_unmanaged(plan);
+    if !unmanaged.is_empty() {
+        print_styled_note(unmanaged.trim_end());
+    }
+    remark_on_one_at_a_time(node, plan);
+    remark_on_pods(environment, plan);
+    outcome.print_summary(&[], &args.consent);
+    remark_on_boot(args, environment, profile);
+    if !args.consent.json {
+        let present = node.existing_devices().map(|device| device.uuid.as_str());
+        remark_on_nvidias_file(environment, present);
+        environment.interrupt.allow_exit();
+        verified = verify_if_asked(args, environment, node)?;
     }
     finish_command(args, outcome.follow_up_error, verified.as_deref())
 }
@@ -255,7 +240,15 @@ fn finish_command(
     follow_up_error: Option<CommandError>,
     verified: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
-    let status = report_verified(args, verified)?;
+    let mut status = ExitStatus::Done;
+    if let Some(verified) = verified {
+        if args.consent.json {
+            render::verified::print_failures(verified);
+        } else {
+            render::verified::print(verified)?;
+        }
+        status = verify::exit_status(verified);
+    }
     if let Some(error) = follow_up_error {
         return Err(error.already_in_json());
     }
@@ -278,39 +271,12 @@ fn verify_if_asked(
         return Ok(None);
     }
     let own = environment.directories()?.run;
-    let served = node
+    let devices = node
         .served()
         .filter(|served| served.run_dir.path() == own)
         .collect();
-    Ok(Some(verify::verify_harmlessly(environment, node, served)))
-}
-
-/// Shows what was checked, and returns the exit status.
-fn report_verified(args: &UpArgs, verified: Option<&[Verified]>) -> Result<ExitStatus> {
-    let Some(verified) = verified else {
-        return Ok(ExitStatus::Done);
-    };
-    if args.consent.json {
-        render::verified::print_failures(verified);
-    } else {
-        render::verified::print(verified)?;
-    }
-    Ok(verify::exit_status(verified))
-}
-
-/// Refuses a file for container engines from a plain user, who cannot write it.
-fn check_cdi_allowed(profile: &Profile, environment: &Environment) -> Result<(), ProfileError> {
-    match profile.cdi {
-        Some((true, span)) if !environment.is_root() => {
-            let error = profile.error_at(span, "only root can have cdi = true");
-            let hint = format!(
-                "{}; mig-mps cdi prints the file of your own devices",
-                root_hint()
-            );
-            Err(error.with_hint(hint))
-        }
-        _ => Ok(()),
-    }
+    // Each as a user that disturbs nobody.
+    Ok(Some(verify_devices(environment, node, devices, None)))
 }
 
 /// Refuses a run directory in which no MIG device's sockets could be addressed.
@@ -325,21 +291,19 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 
 /// Explains the MPS default that surprises people, when the first daemons of a node were started with it.
 fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
-    let is_started = |served: &Served| {
-        let mut starts = plan.starts();
-        starts.any(|start| start.name == served.record.name)
-    };
+    let starts: Vec<&Start> = plan.starts().collect();
+    let is_started = |served: &Served| starts.iter().any(|start| start.name == served.record.name);
     let mut alive = node.served().filter(|served| served.is_alive());
     if plan.stops().next().is_some() || !alive.all(is_started) {
         return;
     }
-    let one_at_a_time = plan
-        .starts()
+    let one_at_a_time = starts
+        .iter()
         .filter(|start| *start.serve_setting() == Serve::OneAtATime)
         .count();
     let which = match one_at_a_time {
         0 => return,
-        all if all == plan.starts().count() => "These devices serve".to_owned(),
+        all if all == starts.len() => "These devices serve".to_owned(),
         1 => "1 of these devices serves".to_owned(),
         some => format!("{some} of these devices serve"),
     };
@@ -381,8 +345,7 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
     if let Ok(Some(text)) = at_boot.read()
         && text != profile.source.text()
     {
-        let path = at_boot.path();
-        let path = path.display();
+        let path = at_boot.path().display().to_string();
         note(&format!(
             "At boot, another profile is applied, {path}: `mig-mps profiles --applied | sudo tee {path}` keeps this one."
         ));
@@ -390,23 +353,19 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
 }
 
 /// Rotates large logs if there are any, under a lock of its own.
-pub fn rotate_large_logs(node: &Node, directories: &Directories, environment: &Environment) {
+fn rotate_large_logs(environment: &Environment, directories: &Directories, node: &Node) {
     if !apply::has_large_logs(node, directories) {
         return;
     }
     // Not worth a wait: the next `up` finds them as well.
     match lock_node(environment, directories, Duration::ZERO) {
-        Ok(_lock) => rotate_large_logs_under_lock(node, directories, environment),
+        Ok(_lock) => rotate_large_logs_under_lock(environment, directories, node),
         Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
     }
 }
 
 /// Rotates large logs. The caller holds the lock.
-pub fn rotate_large_logs_under_lock(
-    node: &Node,
-    directories: &Directories,
-    environment: &Environment,
-) {
+fn rotate_large_logs_under_lock(environment: &Environment, directories: &Directories, node: &Node) {
     for kept in apply::rotate_daemon_logs(environment, node, directories) {
         note(&kept);
     }

@@ -42,6 +42,7 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// Refuses a plan with clients in the way that cannot be waited for, and asks about the rest that it disrupts.
     fn ask_for_consent(&mut self, shown: Planned) -> Result<ChangeStep> {
         if let Err(refusal) = shown.plan.permit(IN_USE_HINT)
             && !self.drain.can_wait_for(&refusal)
@@ -49,7 +50,7 @@ impl ChangeRun<'_> {
             return Err(refusal.into());
         }
         self.prepare_for_daemons(&shown.plan)?;
-        if let Some(changed) = self.wait_while_held(&shown)? {
+        if let Some(changed) = self.plan_around_holders(&shown)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if let Some(consent) = self.consent_needed(&shown.plan) {
@@ -59,16 +60,15 @@ impl ChangeRun<'_> {
             if self.change.needs_consent(plan)
                 && !obtain_consent(plan, allowed, &held, consent, &waits)?
             {
-                return Err(declined_by_user(
-                    ExitStatus::Refused,
-                    "Nothing was changed.",
-                ));
+                let what = "Nothing was changed.";
+                return Err(declined_by_user(ExitStatus::Refused, what));
             }
             self.agreed = Some(plan.clone());
         }
         Ok(ChangeStep::Drain(shown))
     }
 
+    /// Waits until no clients are in the way, and plans again then.
     fn wait_for_clients(&mut self, agreed: Planned) -> Result<ChangeStep> {
         if agreed.plan.permit(IN_USE_HINT).is_ok() {
             return Ok(ChangeStep::Lock(agreed));
@@ -89,6 +89,8 @@ impl ChangeRun<'_> {
         Ok(plan)
     }
 
+    /// Takes the lock, observes and plans again. Carries the new plan out if it needs no other consent than the one agreed to;
+    /// otherwise the lock is released, and the user is asked again.
     fn lock_and_plan_again(&mut self, agreed: Planned) -> Result<ChangeStep> {
         let lock = self.take_lock(&agreed.plan)?;
         let node = self.observe_node()?;
@@ -104,7 +106,7 @@ impl ChangeRun<'_> {
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
-        if let Some(changed) = self.wait_while_held(&now)? {
+        if let Some(changed) = self.plan_around_holders(&now)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if now.plan.does_the_same_as(&agreed.plan) {
@@ -118,17 +120,17 @@ impl ChangeRun<'_> {
     }
 
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
-    fn show_new_plan(&mut self, now: &Planned) -> Result<()> {
+    fn show_new_plan(&self, now: &Planned) -> Result<()> {
         let is_empty = now.plan.is_empty();
-        match self.change.left_out() {
+        match (self.may_leave_out(), is_empty) {
             // The outcome says what is left out.
-            Some(_) if is_empty => return Ok(()),
-            Some(_) => note("The plan is now:"),
-            None if is_empty => {
+            (true, true) => return Ok(()),
+            (true, false) => note("The plan is now:"),
+            (false, true) => {
                 note("Nothing is left to do: the node has changed meanwhile.");
                 return Ok(());
             }
-            None => note("The node has changed meanwhile. The plan is now:"),
+            (false, false) => note("The node has changed meanwhile. The plan is now:"),
         }
         self.show_plan(now)
     }
@@ -148,23 +150,19 @@ impl ChangeRun<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let (environment, directories) =
-            (self.options.context.environment, self.options.directories);
-        let limit = self.options.lock_limit;
+        let (environment, directories) = (self.options.environment, self.options.directories);
+        let (observer, limit) = (&self.options.observer, self.options.lock_limit);
         let lock_within = |limit| lock_node(environment, directories, limit);
         let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold while it waits.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
-                let waited = self
-                    .options
-                    .observer
-                    .with_nvml_closed(|| lock_within(limit));
+                let waited = observer.with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        restore_interrupted_under_lock(environment, directories, &self.options.observer)?;
+        restore_interrupted_under_lock(environment, directories, observer)?;
         Ok(Some(lock))
     }
 
@@ -179,11 +177,11 @@ impl ChangeRun<'_> {
 
     /// Waits for those who hold GPUs. Returns the node and the plan for it if that has changed meanwhile, or if GPUs that
     /// are held are left out.
-    fn wait_while_held(&mut self, planned: &Planned) -> Result<Option<Planned>> {
+    fn plan_around_holders(&mut self, planned: &Planned) -> Result<Option<Planned>> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
-        if self.change.left_out().is_some() {
+        if self.may_leave_out() {
             let held = self.find_held_gpus(planned);
             self.leave_out(|left_out| left_out.add_held(&held));
         }
@@ -193,7 +191,7 @@ impl ChangeRun<'_> {
         let now = Planned { node, plan };
         if !now.plan.does_the_same_as(&planned.plan) {
             self.show_new_plan(&now)?;
-        } else if self.change.left_out().is_none() {
+        } else if !self.may_leave_out() {
             return Err(refusal);
         }
         Ok(Some(now))
@@ -201,14 +199,11 @@ impl ChangeRun<'_> {
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, planned: &Planned) -> Result<()> {
-        if !self
-            .find_held_gpus(planned)
-            .iter()
-            .any(|held| held.is_in_the_way)
-        {
+        let held = self.find_held_gpus(planned);
+        if !held.iter().any(|held| held.is_in_the_way) {
             return Ok(());
         }
-        let environment = self.options.context.environment;
+        let environment = self.options.environment;
         // Another change may wait for the same GPUs, and for this process.
         let waited = self.options.observer.with_nvml_closed(|| {
             let find = || self.find_held_gpus(planned);

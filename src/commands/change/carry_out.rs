@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::super::args::IN_USE_HINT;
+use super::super::cdi_file;
 use super::super::change_report::{Outcome, read_back_mismatch};
 use super::{ChangeEnding, ChangeRun, Planned};
 use crate::apply::{self, ApplyContext, ApplyError};
@@ -17,11 +18,11 @@ impl ChangeRun<'_> {
         match self.apply_and_read_back(planned) {
             Ok(outcome) => Ok(Outcome {
                 lock,
-                follow_up_error: self.change.follow_up(ChangeEnding::Done).err(),
+                follow_up_error: self.follow_up(ChangeEnding::Done).err(),
                 ..outcome
             }),
             Err(error) => {
-                if let Err(second) = self.change.follow_up(ChangeEnding::Failed) {
+                if let Err(second) = self.follow_up(ChangeEnding::Failed) {
                     note(&format!("{second}"));
                 }
                 Err(error)
@@ -29,6 +30,14 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// Does what follows a change, under its lock, however it ended. What a command does afterwards needs its outcome.
+    pub(super) fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
+        let (environment, directories) = (self.options.environment, self.options.directories);
+        cdi_file::update(environment, directories, self.change.cdi_request(), ending)
+    }
+
+    /// Applies the plan, reads the node back, and applies what is left to do, if the plan said so. A difference that the plan
+    /// did not announce is an error.
     fn apply_and_read_back(&mut self, planned: Planned) -> Result<Outcome> {
         let begun = Instant::now();
         let mut planned = planned;
@@ -58,14 +67,10 @@ impl ChangeRun<'_> {
             let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued);
             if now.plan.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
-                    lock: None,
-                    is_unchanged: false,
-                    plan: carried_out,
-                    node: now.node,
                     failed,
                     restarted: std::mem::take(&mut self.restarted),
-                    follow_up_error: None,
                     took: begun.elapsed(),
+                    ..Outcome::new(carried_out, now.node)
                 });
             }
             if !goes_on {
@@ -99,7 +104,7 @@ impl ChangeRun<'_> {
             return Ok(None);
         }
         self.prepare_for_daemons(plan)?;
-        let environment = self.options.context.environment;
+        let environment = self.options.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.
             Err(_) if !plan.concerns_daemons() => MpsPrograms::default(),
@@ -113,14 +118,13 @@ impl ChangeRun<'_> {
             allowed: self.options.allowed,
         };
         let progress = start_progress(plan, self.options.consent.progress_form());
-        let is_in_part = self.change.left_out().is_some();
         match apply::run(plan, &context, progress.as_ref(), self.options.on_failure) {
             Ok(restarted) => {
                 self.restarted.extend(restarted);
                 Ok(None)
             }
             Err(error) if self.options.consent.is_unattended => Ok(Some(error)),
-            Err(error) if is_in_part && error.is_confined_to_gpus() => Ok(Some(error)),
+            Err(error) if self.may_leave_out() && error.is_confined_to_gpus() => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
     }

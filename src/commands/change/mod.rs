@@ -7,13 +7,14 @@ mod carry_out;
 use std::time::Duration;
 
 use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
+use super::cdi_file::CdiRequest;
 use super::change_report::Outcome;
 use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
-use super::{Context, LOCK_LIMIT, check_not_newer, pick_up_interrupted};
+use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted};
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
 use crate::error::Result;
-use crate::host::{Directories, Unit, raise_memory};
+use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
@@ -25,7 +26,7 @@ pub trait Change {
     /// Plans the change for a node.
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
 
-    /// Returns the parts of a profile that are left out, so that the rest is applied; `None` for all or nothing.
+    /// Returns the parts of a profile that are left out, to add more; `None` without [`OnFailure::LeaveOut`].
     fn left_out(&mut self) -> Option<&mut LeftOut> {
         None
     }
@@ -48,18 +49,16 @@ pub trait Change {
         false
     }
 
-    /// Follows the change, under its lock, however it ended.
-    fn follow_up(&self, _ending: ChangeEnding) -> Result<()> {
-        Ok(())
+    /// What the change makes of the CDI file.
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::Ignore
     }
 }
 
 /// A change that only has a plan.
-struct PlanOnly<F>(F);
-
-impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for PlanOnly<F> {
+impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for F {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        (self.0)(node, run_dir)
+        self(node, run_dir)
     }
 }
 
@@ -74,7 +73,7 @@ pub enum ChangeEnding {
 
 /// The way in which a command changes the node.
 pub struct ChangeOptions<'a> {
-    pub context: &'a Context<'a>,
+    pub environment: &'a Environment,
     pub directories: &'a Directories,
     pub consent: &'a ConsentArgs,
     pub allowed: Allowed,
@@ -91,19 +90,19 @@ pub struct ChangeOptions<'a> {
 impl<'a> ChangeOptions<'a> {
     /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
     pub fn new(
-        context: &'a Context<'a>,
+        environment: &'a Environment,
         directories: &'a Directories,
         consent: &'a ConsentArgs,
     ) -> Self {
         Self {
-            context,
+            environment,
             directories,
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
-            observer: Observer::new(context.environment),
+            observer: Observer::new(environment),
             seen: None,
         }
     }
@@ -111,15 +110,15 @@ impl<'a> ChangeOptions<'a> {
     /// Makes a change that only has a plan.
     pub fn run_plan(
         self,
-        plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
+        mut plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
     ) -> Result<Option<Outcome>> {
-        self.run(&mut PlanOnly(plan))
+        self.run(&mut plan)
     }
 
     /// Makes the change; `None` if its plan was only to be shown.
     pub fn run(mut self, change: &mut dyn Change) -> Result<Option<Outcome>> {
         raise_memory();
-        let (environment, consent) = (self.context.environment, self.consent);
+        let (environment, consent) = (self.environment, self.consent);
         if !change.needs_driver() {
             self.observer = self.observer.without_driver();
         }
@@ -136,12 +135,13 @@ impl<'a> ChangeOptions<'a> {
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let after = (!consent.dry_run).then(|| run.change.follow_up(ChangeEnding::Unchanged));
-            let after = after.and_then(Result::err);
-            let failed = run.cannot_start.take();
-            return Ok(Some(Outcome::without_changes(
-                first.plan, first.node, failed, after,
-            )));
+            let followed_up = (!consent.dry_run).then(|| run.follow_up(ChangeEnding::Unchanged));
+            return Ok(Some(Outcome {
+                is_unchanged: true,
+                failed: run.cannot_start.take(),
+                follow_up_error: followed_up.and_then(Result::err),
+                ..Outcome::new(first.plan, first.node)
+            }));
         }
         run.show_plan(&first)?;
         if consent.dry_run {
@@ -182,8 +182,7 @@ impl ChangeRun<'_> {
     /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
     fn resume_interrupted(&mut self) -> Result<()> {
         check_not_newer(&self.state)?;
-        let (environment, directories) =
-            (self.options.context.environment, self.options.directories);
+        let (environment, directories) = (self.options.environment, self.options.directories);
         let is_dry_run = self.options.consent.dry_run;
         let mut is_resumed = restore_interrupted(environment, directories, is_dry_run)?;
         if !is_dry_run && self.state.owner() == Some(environment.caller) {
@@ -195,6 +194,7 @@ impl ChangeRun<'_> {
         Ok(())
     }
 
+    /// Takes a snapshot with every detail that a plan needs.
     fn observe_node(&mut self) -> Result<Node> {
         Ok(self.options.observer.observe(self.options.detail)?)
     }
@@ -210,6 +210,7 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// Plans the change for a node, without the parts that must be left out.
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
             let mut plan = self.change.plan(node, &self.state)?;
@@ -221,11 +222,10 @@ impl ChangeRun<'_> {
             if !(self.options.allowed.destroy_unmanaged || is_asked) {
                 plan = plan.sparing_unmanaged();
             }
+            let leaves_more_out =
+                self.leave_out(|left_out| left_out.add_refused(&plan, IN_USE_HINT_WITHOUT_WAIT));
             // The names of a GPU that is left out are not free for others: all is planned again.
-            if self.leave_out(|left_out| left_out.add_refused(&plan, IN_USE_HINT_WITHOUT_WAIT)) {
-                continue;
-            }
-            if let Some(plan) = self.check_starts(plan, node)? {
+            if !leaves_more_out && let Some(plan) = self.check_starts(plan, node)? {
                 return Ok(plan);
             }
         }
@@ -234,7 +234,7 @@ impl ChangeRun<'_> {
     /// Checks what the starts of a plan need and its stops do not. Where the change goes on after a failure, the plan leaves
     /// those daemons as they are; `None` if more GPUs are left out.
     fn check_starts(&mut self, mut plan: Plan, node: &Node) -> Result<Option<Plan>, Refusal> {
-        let environment = self.options.context.environment;
+        let environment = self.options.environment;
         self.cannot_start = None;
         let checked = apply::check_starts(&mut plan, environment, self.options.directories, node);
         let Err(error) = checked else {
@@ -255,6 +255,11 @@ impl ChangeRun<'_> {
                 Ok(Some(plan))
             }
         }
+    }
+
+    /// True if the change leaves out what cannot be applied.
+    fn may_leave_out(&self) -> bool {
+        self.options.on_failure == OnFailure::LeaveOut
     }
 
     /// Leaves more out; returns false if there is no more, or nothing may be left out.
@@ -297,6 +302,7 @@ impl ChangeRun<'_> {
         })
     }
 
+    /// Shows a plan with the remarks on it, in the form that the command line asks for.
     fn show_plan(&self, shown: &Planned) -> Result<()> {
         self.change.remark(&shown.node, &shown.plan);
         if let Some(why) = &shown.node.pods_unknown
@@ -323,14 +329,8 @@ impl ChangeRun<'_> {
 
     /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
     fn find_held_gpus(&self, planned: &Planned) -> Vec<HeldGpus> {
-        let environment = self.options.context.environment;
-        let (allowed, on_failure) = (self.options.allowed, self.options.on_failure);
-        apply::find_held_gpus(
-            environment,
-            &planned.node,
-            &planned.plan,
-            allowed,
-            on_failure,
-        )
+        let (options, Planned { node, plan }) = (&self.options, planned);
+        let (allowed, on_failure) = (options.allowed, options.on_failure);
+        apply::find_held_gpus(options.environment, node, plan, allowed, on_failure)
     }
 }

@@ -163,7 +163,7 @@ fn end_clients(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> 
     let environment = context.environment;
     let directories = environment.directories()?;
     let mut shown = None;
-    let options = ChangeOptions::new(context, &directories, &CONSENT);
+    let options = ChangeOptions::new(environment, &directories, &CONSENT);
     let outcome = options.run_plan(|node, run_dir| {
         let served = node.served_named(device);
         let request = KillRequest {

@@ -198,7 +198,7 @@ fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>>
     let directories = context.environment.directories()?;
     let outcome = ChangeOptions {
         on_failure: OnFailure::GoOn,
-        ..ChangeOptions::new(context, &directories, &CONSENT)
+        ..ChangeOptions::new(context.environment, &directories, &CONSENT)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, names))?;
     if let Some(failed) = outcome.as_ref().and_then(|outcome| outcome.failed.as_ref()) {
