@@ -33,27 +33,22 @@ pub struct Outcome {
     /// The monitoring services that were stopped meanwhile, and run again.
     pub restarted: Vec<Unit>,
     /// The failure of what follows the change.
-    pub after: Option<CommandError>,
+    pub follow_up_error: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
     pub took: Duration,
 }
 
 impl Outcome {
-    /// The outcome where there was nothing to do.
-    pub fn without_changes(
-        plan: Plan,
-        node: Node,
-        failed: Option<ApplyError>,
-        after: Option<CommandError>,
-    ) -> Self {
+    /// The outcome of a change that carried this plan out, and of which nothing else is to be told.
+    pub fn new(plan: Plan, node: Node) -> Self {
         Self {
             lock: None,
-            is_unchanged: true,
+            is_unchanged: false,
             plan,
             node,
-            failed,
+            failed: None,
             restarted: Vec::new(),
-            after,
+            follow_up_error: None,
             took: Duration::ZERO,
         }
     }
@@ -79,31 +74,20 @@ impl Outcome {
 
     /// True if a part of the profile is on a GPU, of which these parts were left out.
     fn has_part_on(&self, gpu: &Gpu, missing: &[Problem], run_dir: &Path) -> bool {
-        let left_out: Vec<&Problem> = missing
-            .iter()
-            .filter(|missing| missing.gpu == Some(gpu.index))
-            .collect();
-        if left_out.is_empty() || left_out.iter().any(|missing| missing.device.is_none()) {
+        let is_here = |missing: &&Problem| missing.gpu == Some(gpu.index);
+        let left_out = missing.iter().filter(is_here);
+        let left_out: Vec<Option<&String>> = left_out.map(|one| one.device.as_ref()).collect();
+        if left_out.is_empty() || left_out.contains(&None) {
             return left_out.is_empty();
         }
-        let has_failed = self
-            .failed
-            .iter()
-            .flat_map(ApplyError::missing_parts)
-            .into_iter()
-            .any(|one| one.gpu == Some(gpu.index));
+        let failed = self.failed.as_ref().map(ApplyError::missing_parts);
+        let has_failed = failed.iter().flatten().any(|failed| is_here(&failed));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
-        let is_left_out = |name: &String| {
-            left_out
-                .iter()
-                .map(|missing| missing.device.as_ref())
-                .any(|device| device == Some(name))
-        };
         let has_device = self.node.served().any(|served| {
             served.record.key.gpu == gpu.uuid
                 && served.run_dir.path() == run_dir
                 && served.is_alive()
-                && !is_left_out(&served.record.name)
+                && !left_out.contains(&Some(&served.record.name))
         });
         has_changed && !has_failed || has_device
     }
@@ -122,8 +106,27 @@ impl Outcome {
         self.plan.clone().without_devices(&failed)
     }
 
-    /// Returns the error of a profile of which parts, or all (`is_of_nothing`), were left out.
-    pub fn partial_error(&self, is_of_nothing: bool) -> Option<CommandError> {
+    /// Notes the parts of the profile that were left out, or all of it (`is_of_nothing`): in the plan, in the error of the
+    /// command, and for a document in the node, which was read before these parts are recorded.
+    pub fn note_missing_parts(&mut self, is_of_nothing: bool, is_for_document: bool) {
+        let missing = self.missing_parts();
+        if let Some(error) = self.partial_error(is_of_nothing) {
+            // It has the failures, too.
+            self.failed = None;
+            if let Some(second) = self.follow_up_error.replace(error) {
+                note(&second.to_string());
+            }
+        }
+        self.node.missing = if is_for_document {
+            missing.clone()
+        } else {
+            Vec::new()
+        };
+        self.plan.missing = missing;
+    }
+
+    /// Returns the error of a profile of which parts, or all, were left out.
+    fn partial_error(&self, is_of_nothing: bool) -> Option<CommandError> {
         let missing = &self.plan.missing;
         let mut lines: Vec<String> = missing.iter().map(Problem::to_string).collect();
         let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
@@ -167,7 +170,7 @@ impl Outcome {
         if consent.json {
             let error = match &self.failed {
                 Some(failed) => Some(Message::from(failed)),
-                None => self.after.as_ref().map(CommandError::message),
+                None => self.follow_up_error.as_ref().map(CommandError::message),
             };
             let document = if consent.dry_run {
                 ChangeDocument::from_plan(&self.plan, &[])

@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
-use super::change::{Change, ChangeEnding, NodeChange};
+use super::cdi_file::CdiRequest;
+use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
     remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
     remark_on_return, remark_on_the_profile, remark_on_users_daemons,
 };
-use super::{Context, LOCK_LIMIT, cdi, lock_node, own_directories};
+use super::{Context, LOCK_LIMIT, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -146,13 +147,13 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args.devices = DeviceArgs::default();
     }
     let Some(limit) = args.at_shutdown else {
-        return take_down(&args, context);
+        return take_down(&args, context.environment);
     };
     if is_shutting_down(context.environment) {
         args.consent.force = true;
         args.consent.drain = Some(limit);
     }
-    take_down(&args, context).map_err(|mut error| {
+    take_down(&args, context.environment).map_err(|mut error| {
         for hint in error.hints.iter_mut().filter(|hint| *hint == IN_USE_HINT) {
             SERVICE_HINT.clone_into(hint);
         }
@@ -174,32 +175,29 @@ fn is_shutting_down(environment: &Environment) -> bool {
     }
 }
 
-fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let environment = context.environment;
+fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
     if args.consent.force && !args.consent.dry_run {
         quarantine_unreadable_files(environment, &directories)?;
     }
-    let mut wanted = TakeDown {
+    let mut change = DownChange {
         args,
-        environment,
-        directories: &directories,
-        asked: DownTargets::default(),
+        targets: DownTargets::default(),
     };
-    let outcome = Change {
+    let outcome = ChangeOptions {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: OnFailure::GoOn,
-        ..Change::new(context, &directories, &args.consent)
+        ..ChangeOptions::new(environment, &directories, &args.consent)
     }
-    .run(&mut wanted)?;
-    let mut asked = wanted.asked;
+    .run(&mut change)?;
+    let mut targets = change.targets;
     if args.consent.dry_run
-        && let Some(unread) = &asked.unread
+        && let Some(unread) = &targets.unread
     {
         note(&unread.to_string());
     }
@@ -207,33 +205,31 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if !args.consent.dry_run {
-        outcome.after = asked.unread.take();
+        outcome.follow_up_error = targets.unread.take();
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
     if !args.consent.dry_run {
-        remove_mount_sources(context, &directories, &outcome)?;
+        remove_mount_sources(environment, &directories, &outcome)?;
     }
-    print_summary(args, environment, &run_dir, &outcome, &asked)?;
-    match outcome.after {
+    print_summary(args, environment, &run_dir, &outcome, &targets)?;
+    match outcome.follow_up_error {
         Some(error) => Err(error.already_in_json()),
         None => Ok(ExitStatus::Done),
     }
 }
 
 /// The change that takes devices down.
-struct TakeDown<'a> {
+struct DownChange<'a> {
     args: &'a DownArgs,
-    environment: &'a Environment,
-    directories: &'a Directories,
-    asked: DownTargets,
+    targets: DownTargets,
 }
 
-impl NodeChange for TakeDown<'_> {
+impl Change for DownChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
         let request = self.args.build_request(node)?;
-        self.asked = DownTargets::from_request(node, self.args, &request);
+        self.targets = DownTargets::from_request(node, self.args, &request);
         plan::down(node, run_dir, &request)
     }
 
@@ -243,7 +239,7 @@ impl NodeChange for TakeDown<'_> {
             note(RESET_WARNING);
         }
         if self.args.disable_mig {
-            remark_on_remaining_mig_modes(node, plan, &self.asked.gpus);
+            remark_on_remaining_mig_modes(node, plan, &self.targets.gpus);
         }
     }
 
@@ -256,8 +252,8 @@ impl NodeChange for TakeDown<'_> {
         self.args.destroys_instances()
     }
 
-    fn follow(&self, ending: ChangeEnding) -> Result<()> {
-        cdi::keep_current(self.environment, self.directories, None, ending)
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::KeepCurrent
     }
 }
 
@@ -275,19 +271,16 @@ fn quarantine_unreadable_files(environment: &Environment, directories: &Director
 
 /// Removes what container runtimes have made of missing mount sources, and names what else is in a place of mig-mps.
 fn remove_mount_sources(
-    context: &Context<'_>,
+    environment: &Environment,
     directories: &Directories,
     outcome: &Outcome,
 ) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
-    if run_dir
-        .find_misplaced()
-        .iter()
-        .any(|found| found.is_removed)
-    {
+    let misplaced = run_dir.find_misplaced();
+    if misplaced.iter().any(|found| found.is_removed) {
         let is_locked = !outcome.is_unchanged;
         let _lock = (!is_locked)
-            .then(|| lock_node(context.environment, directories, LOCK_LIMIT))
+            .then(|| lock_node(environment, directories, LOCK_LIMIT))
             .transpose()?;
         run_dir.remove_mount_sources()?;
     }
@@ -366,7 +359,7 @@ fn print_summary(
     environment: &Environment,
     run_dir: &RunDir,
     outcome: &Outcome,
-    asked: &DownTargets,
+    targets: &DownTargets,
 ) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
@@ -390,11 +383,11 @@ fn print_summary(
         ));
     }
     if args.destroys_instances() {
-        remark_on_remaining_instances(node, asked, args.instances_to_destroy());
+        remark_on_remaining_instances(node, targets, args.instances_to_destroy());
     }
     // A plan that was shown said it before.
     if args.disable_mig && outcome.is_unchanged {
-        remark_on_remaining_mig_modes(node, plan, &asked.gpus);
+        remark_on_remaining_mig_modes(node, plan, &targets.gpus);
     }
     if !args.devices.is_empty() && !plan.is_empty() {
         if args.destroys_instances() {

@@ -75,15 +75,11 @@ pub(super) fn wait_for_clients<T>(
 }
 
 /// Says what helps where clients are still in the way when the time is over.
-fn with_timeout_hint(refusal: Refusal) -> Refusal {
-    match refusal {
-        Refusal::InUse { clients, pods, .. } => Refusal::InUse {
-            clients,
-            pods,
-            hint: DRAIN_OVER_HINT.to_owned(),
-        },
-        other => other,
+fn with_timeout_hint(mut refusal: Refusal) -> Refusal {
+    if let Refusal::InUse { hint, .. } = &mut refusal {
+        DRAIN_OVER_HINT.clone_into(hint);
     }
+    refusal
 }
 
 /// The number of clients and pods that are in the way.

@@ -165,21 +165,22 @@ fn describe_gpus(record: &SelftestRecord) -> String {
 }
 
 /// Gives back the GPUs of a self-test that was killed; reports it where nothing is to be changed. A self-test that runs holds
-/// the lock.
+/// the lock. Returns true if GPUs were to be given back.
 pub fn restore_interrupted(
     environment: &Environment,
     directories: &Directories,
     is_dry_run: bool,
-) -> Result<()> {
+) -> Result<bool> {
     if is_dry_run {
         report_selftest(environment);
-        return Ok(());
+        return Ok(false);
     }
     if load_selftest_record(environment)?.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
-    restore_interrupted_under_lock(environment, directories, &Observer::new(environment))
+    restore_interrupted_under_lock(environment, directories, &Observer::new(environment))?;
+    Ok(true)
 }
 
 /// Gives back such GPUs under the lock of the node. A self-test with another run directory holds another lock, and is refused

@@ -5,14 +5,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::Change;
+use super::change::ChangeOptions;
 use super::change_report::Outcome;
 use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::Environment;
-use crate::node::{Detail, Node, Served, observe};
+use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan};
 use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
@@ -46,84 +45,71 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
-    let node = observe_daemons(environment, &run_dir)?;
+    let detail = Detail {
+        outside_mps: true,
+        ..Detail::CLIENTS
+    };
+    let mut observer = Observer::new(environment);
+    // Asking every daemon takes time and adds to its log: only a document needs that of a healthy node.
+    let first_detail = if args.json { detail } else { Detail::STATUS };
+    let node = observe_daemons(&mut observer, first_detail, &run_dir)?;
     let names = args.devices.resolve_names(&node)?;
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
-        let given_up = report_failing(&node, &names);
         // A timer writes a line into its journal only when something was done, or has to be.
-        if is_watched() {
-            note(&summary_line(&HealCounts::default(), given_up));
-        }
-        return Ok(exit_status(given_up));
+        let healed = is_watched().then(HealCounts::default);
+        return Ok(report_rest(&node, &names, healed));
     }
     let consent = ConsentArgs {
         dry_run: args.dry_run,
         json: args.json,
         ..ConsentArgs::UNATTENDED
     };
-    let changed = Change {
-        detail: Detail {
-            outside_mps: true,
-            ..Detail::CLIENTS
-        },
+    let changed = ChangeOptions {
+        detail,
         on_failure: OnFailure::GoOn,
         lock_limit: Duration::ZERO,
-        ..Change::new(context, &directories, &consent)
+        observer,
+        seen: Some(node.clone()),
+        ..ChangeOptions::new(environment, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
         Err(error) if error.status == ExitStatus::Refused => {
-            return yield_to_other_change(args, environment, &error);
+            note(&error.message().what);
+            if args.json {
+                let node = observe(environment, Detail::STATUS)?;
+                print_json(&ChangeDocument::after_change(&Plan::default(), &node, None))?;
+            }
+            return Ok(ExitStatus::Done);
         }
         changed => changed?,
     };
     let Some(outcome) = outcome else {
-        return Ok(exit_status(report_failing(&node, &names)));
+        return Ok(report_rest(&node, &names, None));
     };
     let names = args.devices.resolve_names(&outcome.node)?;
+    let mut healed = None;
     if args.json {
-        outcome.report(context.environment, &names, &consent, None)?;
-    }
-    let healed = if args.json {
-        HealCounts::default()
+        outcome.report(environment, &names, &consent, None)?;
     } else {
-        print_healed_devices(&outcome)?
-    };
+        healed = Some(print_healed_devices(&outcome)?);
+    }
     if let Some(error) = outcome.failed {
         return Err(CommandError::from(error).already_in_json());
     }
-    let given_up = report_failing(&outcome.node, &names);
-    if !args.json {
-        note(&summary_line(&healed, given_up));
-    }
-    Ok(exit_status(given_up))
+    Ok(report_rest(&outcome.node, &names, healed))
 }
 
 /// Observes the node; fails if no daemon can be seen because a run directory cannot be read.
-fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
+fn observe_daemons(observer: &mut Observer<'_>, detail: Detail, run_dir: &RunDir) -> Result<Node> {
     check_not_newer(run_dir)?;
-    // A plan asks every daemon, which takes time and adds to its log.
-    let node = observe(environment, Detail::STATUS)?;
+    let node = observer.observe(detail)?;
     if node.served().next().is_none() && node.unseen_daemons().is_some() {
         return Err(no_daemon_error(&node));
     }
     Ok(node)
-}
-
-/// Ends without a change, because of another one.
-fn yield_to_other_change(
-    args: &HealArgs,
-    environment: &Environment,
-    why: &CommandError,
-) -> Result<ExitStatus> {
-    note(&why.message().what);
-    if args.json {
-        let node = observe(environment, Detail::STATUS)?;
-        print_json(&ChangeDocument::after_change(&Plan::default(), &node, None))?;
-    }
-    Ok(ExitStatus::Done)
 }
 
 /// The numbers of daemons that were started, and of servers that were ended.
@@ -175,6 +161,19 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
     Ok(healed)
 }
 
+/// Reports what is not healed, and ends with a line that counts what is, if that is known. Returns the exit status.
+fn report_rest(node: &Node, names: &[String], healed: Option<HealCounts>) -> ExitStatus {
+    let given_up = report_failing(node, names);
+    if let Some(healed) = healed {
+        note(&summary_line(&healed, given_up));
+    }
+    if given_up > 0 {
+        ExitStatus::Drift
+    } else {
+        ExitStatus::Done
+    }
+}
+
 /// Reports the devices that are given up, those that are gone, those whose daemons live and are left to the administrator, and
 /// programs outside MPS; returns the number of devices that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
@@ -197,12 +196,4 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         }
     }
     failing.len()
-}
-
-fn exit_status(given_up: usize) -> ExitStatus {
-    if given_up > 0 {
-        ExitStatus::Drift
-    } else {
-        ExitStatus::Done
-    }
 }

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Context;
 use super::args::{ConsentArgs, DeviceArgs, number};
-use super::change::Change;
+use super::change::ChangeOptions;
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid, user_name};
@@ -73,8 +73,8 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let mut shown: Option<Plan> = None;
     let directories = environment.directories_or_system();
-    let change = Change::new(context, &directories, &args.consent);
-    let outcome = change.run_plan(|node, run_dir| {
+    let options = ChangeOptions::new(environment, &directories, &args.consent);
+    let outcome = options.run_plan(|node, run_dir| {
         let shown_kill = shown.as_ref().and_then(|plan| plan.kill.as_ref());
         let device = match shown_kill {
             Some(kill) => kill.name.clone(),
@@ -102,7 +102,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             remark_on_departed_clients(shown, &outcome.plan);
         }
         if args.consent.json {
-            outcome.report(context.environment, &[], &args.consent, None)?;
+            outcome.report(environment, &[], &args.consent, None)?;
         }
     }
     Ok(ExitStatus::Done)

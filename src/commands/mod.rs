@@ -1,8 +1,10 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
+pub mod accounts;
 pub mod args;
 pub mod built_in;
 pub mod cdi;
+mod cdi_file;
 pub mod change;
 pub mod change_report;
 pub mod down;
@@ -258,17 +260,17 @@ pub fn report_interrupted_change(environment: &Environment) {
     }
 }
 
-/// Picks up what a killed change has left, and reports it.
-pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<()> {
+/// Picks up what a killed change has left, and reports it. Returns false if no change was killed.
+fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::load_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.writer.has_exited(&environment.host)) {
-        return Ok(());
+        return Ok(false);
     }
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         note(&format!("{said} Continuing from the present state."));
     }
-    Ok(())
+    Ok(true)
 }

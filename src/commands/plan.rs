@@ -2,17 +2,19 @@
 
 use clap::Args;
 
+use super::accounts::check_accounts;
 use super::profile_source::ProfileArgs;
 use super::{
-    Context, built_in, cdi, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
-    up,
+    Context, built_in, cdi_file, check_not_newer, detail_for, remark_on_plan,
+    report_interrupted_change,
 };
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::Uid;
-use crate::node::observe;
-use crate::plan::Refusal;
+use crate::host::{Environment, Uid};
+use crate::node::{Node, observe};
+use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::profile::Profile;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
 use crate::settings::Serve;
@@ -41,7 +43,7 @@ pub struct PlanArgs {
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load(environment)?.profile;
-    cdi::check_cdi_file(&profile, environment)?;
+    cdi_file::check_writable(&profile, environment)?;
     // A plain user's daemon serves nobody else.
     let is_roots =
         !environment.is_root() && profile.serves.iter().any(|(serve, _)| *serve != Serve::Own);
@@ -50,7 +52,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.caller
     };
-    up::check_accounts(&profile, environment, caller)?;
+    check_accounts(&profile, environment, caller)?;
     let run_dir = if is_roots {
         note("Planned as root would apply it: only root can serve other users.");
         environment.roots_run_dir()
@@ -60,16 +62,14 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     check_not_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let planned = cdi::plan_up(
+    let request = UpRequest {
         environment,
-        &node,
-        &profile,
-        &run_dir,
+        profile: &profile,
         caller,
-        args.prune,
-        None,
-    );
-    let mut plan = planned
+        prune: args.prune,
+    };
+    let mut plan = request
+        .plan(&node, &run_dir, None)
         .map_err(|refusal| {
             let gpus = || built_in::gpus_of_node(environment);
             built_in::suggest_fitting_profiles(&profile, refusal.into(), gpus)
@@ -97,4 +97,37 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)
+}
+
+/// What `up` applies.
+pub struct UpRequest<'a> {
+    pub environment: &'a Environment,
+    pub profile: &'a Profile,
+    /// The user who applies it.
+    pub caller: Uid,
+    /// True to stop daemons on GPUs that no block selects.
+    pub prune: bool,
+}
+
+impl UpRequest<'_> {
+    /// Plans to apply the profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of
+    /// it that can be applied.
+    pub fn plan(
+        &self,
+        node: &Node,
+        run_dir: &RunDir,
+        mut left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
+        let (profile, caller) = (self.profile, self.caller);
+        let plan = match left_out.as_deref_mut() {
+            None => plan::up(node, profile, run_dir, caller)?,
+            Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
+        };
+        let mut plan =
+            plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());
+        if caller == Uid::ROOT {
+            plan.cdi = cdi_file::plan_change(self.environment, node, profile, &plan);
+        }
+        Ok(plan)
+    }
 }

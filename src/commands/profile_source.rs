@@ -7,6 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::args::ProfileSource;
+use super::change_report::Outcome;
 use super::{LOCK_LIMIT, lock_node};
 use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
@@ -50,15 +51,11 @@ impl ProfileArgs {
         let history = ProfileHistory::load_for_changes(environment);
         if self.previous {
             let history = require_history(history)?;
-            return history.numbered_profiles().nth(1).map_or_else(
-                || {
-                    Err(
-                        command_error("no profile was applied before the present one")
-                            .with_hint(HISTORY_HINT),
-                    )
-                },
-                load_applied,
-            );
+            let Some(applied) = history.numbered_profiles().nth(1) else {
+                let error = command_error("no profile was applied before the present one");
+                return Err(error.with_hint(HISTORY_HINT));
+            };
+            return load_applied(applied);
         }
         let at_boot = ProfileHistory::boot_profile(history.as_ref().ok(), environment);
         let at_boot = at_boot.context("cannot read the profile that is applied at boot")?;
@@ -123,15 +120,10 @@ impl ChosenProfile {
     /// Records the profile as applied, and what of it is missing, under the lock of the change, or under one of its own if
     /// nothing has changed. Where it was applied already, the record then stays. A change that has succeeded does not fail
     /// here.
-    pub fn record(
-        &self,
-        environment: &Environment,
-        directories: &Directories,
-        node: &Node,
-        missing: &[Problem],
-        has_changed: bool,
-    ) {
-        let missing: Vec<Problem> = missing.iter().map(Problem::for_everybody).collect();
+    pub fn record(&self, environment: &Environment, directories: &Directories, outcome: &Outcome) {
+        let (node, has_changed) = (&outcome.node, !outcome.is_unchanged);
+        let missing = outcome.plan.missing.iter();
+        let missing: Vec<Problem> = missing.map(Problem::for_everybody).collect();
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)
@@ -147,7 +139,7 @@ impl ChosenProfile {
                     .then(|| lock_node(environment, directories, LOCK_LIMIT))
                     .transpose()?;
                 apply::record_missing(&run_dir, &node.boot_id, &missing)?;
-                let applied = self.to_applied_profile(environment, directories, node);
+                let applied = self.to_applied_profile(environment, &run_dir, node);
                 Ok(ProfileHistory::record_profile(&state_dir, applied)?)
             });
         if let Err(error) = recorded {
@@ -168,12 +160,10 @@ impl ChosenProfile {
     fn to_applied_profile(
         &self,
         environment: &Environment,
-        directories: &Directories,
+        run_dir: &RunDir,
         node: &Node,
     ) -> AppliedProfile {
-        let own = node
-            .served()
-            .filter(|served| served.run_dir.path() == directories.run);
+        let own = node.served().filter(|served| served.run_dir == *run_dir);
         AppliedProfile {
             name: self.profile.name.clone(),
             path: self.path.clone(),
@@ -189,10 +179,8 @@ impl ChosenProfile {
 /// True if this is what is recorded as missing since this boot.
 fn is_recorded_as_missing(missing: &[Problem], run_dir: &RunDir, node: &Node) -> bool {
     let file = run_dir.load_node().unwrap_or_default();
-    let recorded = if file.boot_id == node.boot_id {
-        file.missing
-    } else {
-        Vec::new()
-    };
-    recorded == missing
+    if file.boot_id != node.boot_id {
+        return missing.is_empty();
+    }
+    missing == file.missing.as_slice()
 }

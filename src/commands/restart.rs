@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::Change;
+use super::change::ChangeOptions;
 use super::{Context, own_directories};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
@@ -33,13 +33,13 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
-    let change = Change::new(context, &directories, &args.consent);
-    let outcome = change.run_plan(|node, run_dir| {
+    let options = ChangeOptions::new(environment, &directories, &args.consent);
+    let outcome = options.run_plan(|node, run_dir| {
         plan::restart(node, run_dir, &args.devices.resolve_names(node)?)
     })?;
     if let Some(outcome) = outcome {
         let names = args.devices.resolve_names(&outcome.node)?;
-        outcome.report(context.environment, &names, &args.consent, None)?;
+        outcome.report(environment, &names, &args.consent, None)?;
         outcome.print_summary(&names, &args.consent);
     }
     Ok(ExitStatus::Done)

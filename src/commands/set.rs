@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::{Change, NodeChange};
+use super::change::{Change, ChangeOptions};
 use super::{Context, own_directories, remark_on_plan};
 use crate::error::Result;
 use crate::failure::ExitStatus;
@@ -49,8 +49,8 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let (devices, settings) =
         DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
-    let change = Change::new(context, &directories, &args.consent);
-    let outcome = change.run(&mut SetChange {
+    let options = ChangeOptions::new(environment, &directories, &args.consent);
+    let outcome = options.run(&mut SetChange {
         devices: &devices,
         settings: &settings,
     })?;
@@ -60,7 +60,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         Some(outcome) => {
             let names = devices.resolve_names(&outcome.node)?;
-            outcome.report(context.environment, &names, &args.consent, None)?;
+            outcome.report(environment, &names, &args.consent, None)?;
             outcome.print_summary(&names, &args.consent);
         }
         None => {}
@@ -74,7 +74,7 @@ struct SetChange<'a> {
     settings: &'a [SettingAssignment],
 }
 
-impl NodeChange for SetChange<'_> {
+impl Change for SetChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
         plan::set(
             node,

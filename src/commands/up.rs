@@ -1,34 +1,29 @@
 //! `mig-mps up`
-//!
-//! Before anything is touched it checks the users and groups that a profile names. Not on loading: the profile may be for
-//! another machine.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::accounts::{check_accounts, find_unserved_users};
 use super::args::ConsentArgs;
-use super::change::{Change, ChangeEnding, NodeChange};
+use super::cdi::remark_on_nvidias_file;
+use super::cdi_file::{self, CdiRequest};
+use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
+use super::plan::UpRequest;
 use super::profile_source::ProfileArgs;
-use super::{
-    Context, built_in, cdi, detail_for, lock_node, own_directories, remark_on_plan, verify,
-};
+use super::{Context, built_in, detail_for, lock_node, own_directories, remark_on_plan, verify};
 use crate::apply::{self, Allowed, OnFailure};
-use crate::client::Verified;
-use crate::error::{CommandError, Result, command_error};
-use crate::failure::{ExitStatus, Problem};
-use crate::host::{
-    Account, Directories, Environment, Uid, closest_match, group_id, names_in, report_ready,
-    root_hint,
-};
+use crate::client::{Verified, verify_devices};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
+use crate::host::{Directories, Environment, report_ready};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Detail, Node, Served, observe};
-use crate::plan::{self, LeftOut, Plan, Refusal, Start};
-use crate::profile::{Profile, ProfileError, Span};
-use crate::render::{self, consequences, note, print, print_styled_note, verified};
+use crate::node::{Node, Served};
+use crate::plan::{LeftOut, Plan, Refusal, Start};
+use crate::profile::Profile;
+use crate::render::{self, consequences, note, print, print_styled_note};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -69,85 +64,49 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let chosen = args.profile.load(environment)?;
     let directories = check_preconditions(args, &chosen.profile, environment)?;
-    let changed = change_node(args, context, &chosen.profile, &directories).map_err(|error| {
+    let changed = change_node(args, environment, &chosen.profile, &directories).map_err(|error| {
         let gpus = || built_in::gpus_of_node(environment);
         built_in::suggest_fitting_profiles(&chosen.profile, error, gpus)
     });
     let Some(mut outcome) = changed? else {
         return Ok(ExitStatus::Done);
     };
-    let missing = outcome.missing_parts();
+    // What follows the change, after the CDI file (`change/carry_out.rs`).
     let is_of_nothing = outcome.has_applied_nothing(&chosen.profile, &directories.run);
     if !args.consent.dry_run {
-        if let Some(in_part) = outcome.partial_error(is_of_nothing) {
-            // It has the failures, too.
-            outcome.failed = None;
-            if let Some(second) = outcome.after.replace(in_part) {
-                note(&second.to_string());
-            }
+        outcome.note_missing_parts(is_of_nothing, args.consent.json);
+        if !is_of_nothing {
+            chosen.record(environment, &directories, &outcome);
         }
-        outcome.plan.missing.clone_from(&missing);
-        // The node was read before this is recorded. In text the error says it.
-        outcome.node.missing = if args.consent.json {
-            missing.clone()
-        } else {
-            Vec::new()
-        };
     }
     if outcome.is_unchanged {
-        if !args.consent.dry_run && !is_of_nothing {
-            chosen.record(environment, &directories, &outcome.node, &missing, false);
-        }
         let status = report_unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);
         return Ok(status);
     }
-    let (node, plan) = (&outcome.node, &outcome.successful_plan());
-    if !is_of_nothing {
-        chosen.record(environment, &directories, node, &missing, true);
-    }
-    rotate_large_logs_under_lock(node, &directories, environment);
-    let mut all = None;
-    if args.consent.json {
-        // The document has the result.
-        all = verify_if_asked(args, environment, node)?;
-    }
-    outcome.report(environment, &[], &args.consent, all.as_deref())?;
-    let unmanaged = consequences::render_unmanaged(plan);
-    if !unmanaged.is_empty() {
-        print_styled_note(unmanaged.trim_end());
-    }
-    remark_on_one_at_a_time(node, plan);
-    remark_on_pods(environment, plan);
-    outcome.print_summary(&[], &args.consent);
-    remark_on_boot(args, environment, &chosen.profile);
-    if !args.consent.json {
-        let present = node.existing_devices().map(|device| device.uuid.as_str());
-        cdi::remark_on_nvidias_file(environment, present);
-        environment.interrupt.allow_exit();
-        all = verify_if_asked(args, environment, node)?;
-    }
-    finish_command(args, outcome.after, all.as_deref())
+    rotate_large_logs_under_lock(environment, &directories, &outcome.node);
+    report_change(args, environment, &chosen.profile, outcome)
 }
 
 /// Changes the node; `None` if the plan was only to be shown.
 fn change_node(
     args: &UpArgs,
-    context: &Context<'_>,
+    environment: &Environment,
     profile: &Profile,
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
-    let environment = context.environment;
-    let mut wanted = UpChange {
-        environment,
-        directories,
-        profile,
-        prune: args.prune,
+    let mut change = UpChange {
+        request: UpRequest {
+            environment,
+            profile,
+            caller: environment.caller,
+            prune: args.prune,
+        },
         left_out: args
             .keep_going
             .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
     };
-    Change {
+    ChangeOptions {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
@@ -159,27 +118,21 @@ fn change_node(
             OnFailure::RollBack
         },
         detail: detail_for(profile),
-        ..Change::new(context, directories, &args.consent)
+        ..ChangeOptions::new(environment, directories, &args.consent)
     }
-    .run(&mut wanted)
+    .run(&mut change)
 }
 
 /// The change that applies a profile.
 struct UpChange<'a> {
-    environment: &'a Environment,
-    directories: &'a Directories,
-    profile: &'a Profile,
-    prune: bool,
+    request: UpRequest<'a>,
     /// The parts that are left out; `None` without --keep-going.
     left_out: Option<LeftOut>,
 }
 
-impl NodeChange for UpChange<'_> {
+impl Change for UpChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        let (environment, profile) = (self.environment, self.profile);
-        let (prune, left_out) = (self.prune, self.left_out.as_mut());
-        let caller = environment.caller;
-        let plan = cdi::plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
+        let plan = self.request.plan(node, run_dir, self.left_out.as_mut())?;
         Ok(plan.with_remarks_on_devices(node))
     }
 
@@ -195,9 +148,8 @@ impl NodeChange for UpChange<'_> {
         true
     }
 
-    fn follow(&self, ending: ChangeEnding) -> Result<()> {
-        let cdi = self.profile.cdi.map(|(wanted, _)| wanted);
-        cdi::keep_current(self.environment, self.directories, cdi, ending)
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::from_profile(self.request.profile)
     }
 }
 
@@ -214,8 +166,8 @@ fn check_preconditions(
         verify::prepare_check(environment)?;
     }
     let directories = own_directories(environment, &args.consent)?;
-    check_cdi_allowed(profile, environment)?;
-    cdi::check_cdi_file(profile, environment)?;
+    cdi_file::check_allowed(profile, environment)?;
+    cdi_file::check_writable(profile, environment)?;
     if profile.daemon_settings().next().is_some() {
         environment.mps_programs()?;
     }
@@ -238,27 +190,66 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.after.is_none() => note(cdi::cdi_change_message(change)),
+        Some(change) if outcome.follow_up_error.is_none() => note(cdi_file::change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
-        rotate_large_logs(node, directories, environment);
+        rotate_large_logs(environment, directories, node);
     }
-    let all = verify_if_asked(args, environment, node)?;
+    let verified = verify_if_asked(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
-        outcome.report(environment, &[], &args.consent, all.as_deref())?;
+        outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     }
-    finish_command(args, outcome.after, all.as_deref())
+    finish_command(args, outcome.follow_up_error, verified.as_deref())
+}
+
+/// Shows the node after the change, with remarks on what is new to its users, and checks the devices if asked.
+fn report_change(
+    args: &UpArgs,
+    environment: &Environment,
+    profile: &Profile,
+    outcome: Outcome,
+) -> Result<ExitStatus> {
+    let (node, plan) = (&outcome.node, &outcome.successful_plan());
+    let mut verified = None;
+    if args.consent.json {
+        // The document has the result.
+        verified = verify_if_asked(args, environment, node)?;
+    }
+    outcome.report(environment, &[], &args.consent, verified.as_deref())?;
+    let unmanaged = consequences::render_unmanaged(plan);
+    if !unmanaged.is_empty() {
+        print_styled_note(unmanaged.trim_end());
+    }
+    remark_on_one_at_a_time(node, plan);
+    remark_on_pods(environment, plan);
+    outcome.print_summary(&[], &args.consent);
+    remark_on_boot(args, environment, profile);
+    if !args.consent.json {
+        let present = node.existing_devices().map(|device| device.uuid.as_str());
+        remark_on_nvidias_file(environment, present);
+        environment.interrupt.allow_exit();
+        verified = verify_if_asked(args, environment, node)?;
+    }
+    finish_command(args, outcome.follow_up_error, verified.as_deref())
 }
 
 /// Shows what was checked, and ends with the failure of what followed the change.
 fn finish_command(
     args: &UpArgs,
-    after: Option<CommandError>,
-    all: Option<&[Verified]>,
+    follow_up_error: Option<CommandError>,
+    verified: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
-    let status = report_verified(args, all)?;
-    if let Some(error) = after {
+    let mut status = ExitStatus::Done;
+    if let Some(verified) = verified {
+        if args.consent.json {
+            render::verified::print_failures(verified);
+        } else {
+            render::verified::print(verified)?;
+        }
+        status = verify::exit_status(verified);
+    }
+    if let Some(error) = follow_up_error {
         return Err(error.already_in_json());
     }
     if status == ExitStatus::Done
@@ -280,39 +271,12 @@ fn verify_if_asked(
         return Ok(None);
     }
     let own = environment.directories()?.run;
-    let served = node
+    let devices = node
         .served()
         .filter(|served| served.run_dir.path() == own)
         .collect();
-    Ok(Some(verify::verify_harmlessly(environment, node, served)))
-}
-
-/// Shows what was checked, and returns the exit status.
-fn report_verified(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
-    let Some(all) = all else {
-        return Ok(ExitStatus::Done);
-    };
-    if args.consent.json {
-        verified::print_failures(all);
-    } else {
-        verified::print(all)?;
-    }
-    Ok(verify::exit_status(all))
-}
-
-/// Refuses a file for container engines from a plain user, who cannot write it.
-fn check_cdi_allowed(profile: &Profile, environment: &Environment) -> Result<(), ProfileError> {
-    match profile.cdi {
-        Some((true, span)) if !environment.is_root() => {
-            let error = profile.error_at(span, "only root can have cdi = true");
-            let hint = format!(
-                "{}; mig-mps cdi prints the file of your own devices",
-                root_hint()
-            );
-            Err(error.with_hint(hint))
-        }
-        _ => Ok(()),
-    }
+    // Each as a user that disturbs nobody.
+    Ok(Some(verify_devices(environment, node, devices, None)))
 }
 
 /// Refuses a run directory in which no MIG device's sockets could be addressed.
@@ -327,21 +291,19 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 
 /// Explains the MPS default that surprises people, when the first daemons of a node were started with it.
 fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
-    let is_started = |served: &Served| {
-        let mut starts = plan.starts();
-        starts.any(|start| start.name == served.record.name)
-    };
+    let starts: Vec<&Start> = plan.starts().collect();
+    let is_started = |served: &Served| starts.iter().any(|start| start.name == served.record.name);
     let mut alive = node.served().filter(|served| served.is_alive());
     if plan.stops().next().is_some() || !alive.all(is_started) {
         return;
     }
-    let one_at_a_time = plan
-        .starts()
+    let one_at_a_time = starts
+        .iter()
         .filter(|start| *start.serve_setting() == Serve::OneAtATime)
         .count();
     let which = match one_at_a_time {
         0 => return,
-        all if all == plan.starts().count() => "These devices serve".to_owned(),
+        all if all == starts.len() => "These devices serve".to_owned(),
         1 => "1 of these devices serves".to_owned(),
         some => format!("{some} of these devices serve"),
     };
@@ -383,137 +345,27 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
     if let Ok(Some(text)) = at_boot.read()
         && text != profile.source.text()
     {
-        let path = at_boot.path();
-        let path = path.display();
+        let path = at_boot.path().display().to_string();
         note(&format!(
             "At boot, another profile is applied, {path}: `mig-mps profiles --applied | sudo tee {path}` keeps this one."
         ));
     }
 }
 
-/// Returns the values of `serve` whose user or group this machine does not know, or cannot find now.
-fn find_unserved_users(profile: &Profile, environment: &Environment) -> Vec<(Serve, Problem)> {
-    let serves = profile.serves.iter();
-    apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
-    serves
-        .filter_map(|(serve, _)| {
-            let unknown = find_unknown_account(serve, Some(environment));
-            let problem = unknown.unwrap_or_else(|error| {
-                let problem = Problem::without_hint(error.to_string());
-                let hint = error.hints.into_iter().next();
-                Some(Problem { hint, ..problem })
-            })?;
-            Some((serve.clone(), problem))
-        })
-        .collect()
-}
-
-/// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to
-/// show the profile's other mistakes with them. `caller` is the user who would apply it. If the name service does not
-/// answer, the profile is not to blame: the exit status is another one.
-pub fn check_accounts(profile: &Profile, environment: &Environment, caller: Uid) -> Result<()> {
-    apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
-    let mut mistakes = Vec::new();
-    for (serve, span) in &profile.serves {
-        mistakes.extend(unknown_account_error(profile, environment, serve, *span)?);
-    }
-    if !mistakes.is_empty() {
-        mistakes.extend(mistakes_of_plan(profile, environment, caller));
-    }
-    Ok(ProfileError::from_errors(mistakes).map_or(Ok(()), Err)?)
-}
-
-/// The mistakes that planning finds, if the node can be seen.
-fn mistakes_of_plan(
-    profile: &Profile,
-    environment: &Environment,
-    caller: Uid,
-) -> Option<ProfileError> {
-    let node = observe(environment, Detail::OFFERS).ok()?;
-    let run_dir = match environment.directories() {
-        Ok(own) => own.run,
-        Err(_) => environment.roots_run_dir(),
-    };
-    match plan::up(&node, profile, &RunDir::at(&run_dir), caller) {
-        Err(Refusal::Profile(mistakes)) => Some(mistakes),
-        _ => None,
-    }
-}
-
-/// The mistake of serving a user or a group that this machine does not know.
-fn unknown_account_error(
-    profile: &Profile,
-    environment: &Environment,
-    serve: &Serve,
-    span: Span,
-) -> Result<Option<ProfileError>> {
-    let unknown = find_unknown_account(serve, Some(environment))?;
-    Ok(unknown.map(|problem| profile.problem_at(span, problem)))
-}
-
-/// Describes the user or group that this machine does not know, and names a similar one.
-///
-/// # Errors
-/// The name service does not answer, and no device of the caller is recorded for that user or group.
-pub fn find_unknown_account(
-    serve: &Serve,
-    environment: Option<&Environment>,
-) -> Result<Option<Problem>> {
-    let (what, name, found, list) = match serve {
-        Serve::User(name) => {
-            let found = Account::from_name(name).map(|account| account.is_some());
-            ("user", name, found, "passwd")
-        }
-        Serve::Group(name) => {
-            let found = group_id(name).map(|group| group.is_some());
-            ("group", name, found, "group")
-        }
-        _ => return Ok(None),
-    };
-    let is_recorded = || {
-        let directories = environment.and_then(|environment| environment.directories().ok());
-        directories.is_some_and(|own| apply::has_recorded_id(&own.run, serve))
-    };
-    match found {
-        Ok(true) => Ok(None),
-        Ok(false) => {
-            let names = names_in(Path::new("/etc").join(list).as_ref());
-            let hint = closest_match(name, names.iter().map(String::as_str))
-                .map(|near| format!("did you mean \"{what}:{near}\"?"));
-            let why = format!("there is no {what} \"{name}\" on this machine");
-            Ok(Some(Problem {
-                hint,
-                ..Problem::without_hint(why)
-            }))
-        }
-        Err(_) if is_recorded() => Ok(None),
-        Err(error) => Err(command_error(format_args!(
-            "cannot find out whether there is a {what} \"{name}\": {error}"
-        ))
-        .with_hint(format!(
-            "run `getent {list} {name}`: when it answers, run this again"
-        ))),
-    }
-}
-
 /// Rotates large logs if there are any, under a lock of its own.
-pub fn rotate_large_logs(node: &Node, directories: &Directories, environment: &Environment) {
+fn rotate_large_logs(environment: &Environment, directories: &Directories, node: &Node) {
     if !apply::has_large_logs(node, directories) {
         return;
     }
     // Not worth a wait: the next `up` finds them as well.
     match lock_node(environment, directories, Duration::ZERO) {
-        Ok(_lock) => rotate_large_logs_under_lock(node, directories, environment),
+        Ok(_lock) => rotate_large_logs_under_lock(environment, directories, node),
         Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
     }
 }
 
 /// Rotates large logs. The caller holds the lock.
-pub fn rotate_large_logs_under_lock(
-    node: &Node,
-    directories: &Directories,
-    environment: &Environment,
-) {
+fn rotate_large_logs_under_lock(environment: &Environment, directories: &Directories, node: &Node) {
     for kept in apply::rotate_daemon_logs(environment, node, directories) {
         note(&kept);
     }

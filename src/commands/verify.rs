@@ -8,7 +8,7 @@ use crate::client::{Verified, check_user_mapping, verify_devices};
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{Environment, raise_client_files};
-use crate::node::{Node, Served, observe_records};
+use crate::node::{Served, observe_records};
 use crate::render::json::VerifyDocument;
 use crate::render::{print_json, verified};
 
@@ -43,7 +43,8 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if devices.is_empty() {
         return Err(crate::commands::no_daemon_error(&node));
     }
-    let all = verify_harmlessly(environment, &node, devices);
+    // Each as a user that disturbs nobody.
+    let all = verify_devices(environment, &node, devices, None);
     if args.json {
         print_json(&VerifyDocument::new(&all))?;
     } else {
@@ -57,15 +58,6 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
 pub fn prepare_check(environment: &Environment) -> Result<()> {
     raise_client_files()?;
     Ok(check_user_mapping(&environment.host)?)
-}
-
-/// Checks these devices, each as a user that disturbs nobody.
-pub fn verify_harmlessly(
-    environment: &Environment,
-    node: &Node,
-    devices: Vec<&Served>,
-) -> Vec<Verified> {
-    verify_devices(environment, node, devices, None)
 }
 
 /// Returns the exit status. A device that serves another user, or is for one, is no failure.

@@ -42,6 +42,7 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// Refuses a plan with clients in the way that cannot be waited for, and asks about the rest that it disrupts.
     fn ask_for_consent(&mut self, shown: Planned) -> Result<ChangeStep> {
         if let Err(refusal) = shown.plan.permit(IN_USE_HINT)
             && !self.drain.can_wait_for(&refusal)
@@ -49,26 +50,25 @@ impl ChangeRun<'_> {
             return Err(refusal.into());
         }
         self.prepare_for_daemons(&shown.plan)?;
-        if let Some(changed) = self.wait_while_held(&shown)? {
+        if let Some(changed) = self.plan_around_holders(&shown)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if let Some(consent) = self.consent_needed(&shown.plan) {
             let plan = &shown.plan;
             let waits = consequences::render_waits(plan, self.drain.remaining_time());
-            let (allowed, held) = (self.change.allowed, self.find_held_gpus(&shown));
-            if self.wanted.needs_consent(plan)
+            let (allowed, held) = (self.options.allowed, self.find_held_gpus(&shown));
+            if self.change.needs_consent(plan)
                 && !obtain_consent(plan, allowed, &held, consent, &waits)?
             {
-                return Err(declined_by_user(
-                    ExitStatus::Refused,
-                    "Nothing was changed.",
-                ));
+                let what = "Nothing was changed.";
+                return Err(declined_by_user(ExitStatus::Refused, what));
             }
             self.agreed = Some(plan.clone());
         }
         Ok(ChangeStep::Drain(shown))
     }
 
+    /// Waits until no clients are in the way, and plans again then.
     fn wait_for_clients(&mut self, agreed: Planned) -> Result<ChangeStep> {
         if agreed.plan.permit(IN_USE_HINT).is_ok() {
             return Ok(ChangeStep::Lock(agreed));
@@ -89,6 +89,8 @@ impl ChangeRun<'_> {
         Ok(plan)
     }
 
+    /// Takes the lock, observes and plans again. Carries the new plan out if it needs no other consent than the one agreed to;
+    /// otherwise the lock is released, and the user is asked again.
     fn lock_and_plan_again(&mut self, agreed: Planned) -> Result<ChangeStep> {
         let lock = self.take_lock(&agreed.plan)?;
         let node = self.observe_node()?;
@@ -104,7 +106,7 @@ impl ChangeRun<'_> {
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
-        if let Some(changed) = self.wait_while_held(&now)? {
+        if let Some(changed) = self.plan_around_holders(&now)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if now.plan.does_the_same_as(&agreed.plan) {
@@ -118,17 +120,17 @@ impl ChangeRun<'_> {
     }
 
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
-    fn show_new_plan(&mut self, now: &Planned) -> Result<()> {
+    fn show_new_plan(&self, now: &Planned) -> Result<()> {
         let is_empty = now.plan.is_empty();
-        match self.wanted.left_out() {
+        match (self.may_leave_out(), is_empty) {
             // The outcome says what is left out.
-            Some(_) if is_empty => return Ok(()),
-            Some(_) => note("The plan is now:"),
-            None if is_empty => {
+            (true, true) => return Ok(()),
+            (true, false) => note("The plan is now:"),
+            (false, true) => {
                 note("Nothing is left to do: the node has changed meanwhile.");
                 return Ok(());
             }
-            None => note("The node has changed meanwhile. The plan is now:"),
+            (false, false) => note("The node has changed meanwhile. The plan is now:"),
         }
         self.show_plan(now)
     }
@@ -136,7 +138,7 @@ impl ChangeRun<'_> {
     /// Prepares this process for starting the daemons of a plan, and those that a rollback starts again. Where a change
     /// goes on after a failure, the start of one daemon may fail alone.
     pub(super) fn prepare_for_daemons(&self, plan: &Plan) -> Result<()> {
-        if plan.may_start_daemons(self.change.on_failure != OnFailure::GoOn) {
+        if plan.may_start_daemons(self.options.on_failure != OnFailure::GoOn) {
             use_service_limits()?;
         }
         Ok(())
@@ -148,19 +150,19 @@ impl ChangeRun<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let (environment, directories) = (self.change.context.environment, self.change.directories);
-        let limit = self.change.lock_limit;
+        let (environment, directories) = (self.options.environment, self.options.directories);
+        let (observer, limit) = (&self.options.observer, self.options.lock_limit);
         let lock_within = |limit| lock_node(environment, directories, limit);
         let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold while it waits.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
-                let waited = self.observer.with_nvml_closed(|| lock_within(limit));
+                let waited = observer.with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        restore_interrupted_under_lock(environment, directories, &self.observer)?;
+        restore_interrupted_under_lock(environment, directories, observer)?;
         Ok(Some(lock))
     }
 
@@ -168,18 +170,18 @@ impl ChangeRun<'_> {
     fn consent_needed(&self, plan: &Plan) -> Option<Consent> {
         match &self.agreed {
             Some(agreed) => plan.disrupts_more_than(agreed).then_some(Consent::AskAgain),
-            None if self.change.consent.yes => Some(Consent::Given),
+            None if self.options.consent.yes => Some(Consent::Given),
             None => Some(Consent::Ask),
         }
     }
 
     /// Waits for those who hold GPUs. Returns the node and the plan for it if that has changed meanwhile, or if GPUs that
     /// are held are left out.
-    fn wait_while_held(&mut self, planned: &Planned) -> Result<Option<Planned>> {
+    fn plan_around_holders(&mut self, planned: &Planned) -> Result<Option<Planned>> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
-        if self.wanted.left_out().is_some() {
+        if self.may_leave_out() {
             let held = self.find_held_gpus(planned);
             self.leave_out(|left_out| left_out.add_held(&held));
         }
@@ -189,7 +191,7 @@ impl ChangeRun<'_> {
         let now = Planned { node, plan };
         if !now.plan.does_the_same_as(&planned.plan) {
             self.show_new_plan(&now)?;
-        } else if self.wanted.left_out().is_none() {
+        } else if !self.may_leave_out() {
             return Err(refusal);
         }
         Ok(Some(now))
@@ -197,16 +199,13 @@ impl ChangeRun<'_> {
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, planned: &Planned) -> Result<()> {
-        if !self
-            .find_held_gpus(planned)
-            .iter()
-            .any(|held| held.is_in_the_way)
-        {
+        let held = self.find_held_gpus(planned);
+        if !held.iter().any(|held| held.is_in_the_way) {
             return Ok(());
         }
-        let environment = self.change.context.environment;
+        let environment = self.options.environment;
         // Another change may wait for the same GPUs, and for this process.
-        let waited = self.observer.with_nvml_closed(|| {
+        let waited = self.options.observer.with_nvml_closed(|| {
             let find = || self.find_held_gpus(planned);
             apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::super::args::IN_USE_HINT;
+use super::super::cdi_file;
 use super::super::change_report::{Outcome, read_back_mismatch};
 use super::{ChangeEnding, ChangeRun, Planned};
 use crate::apply::{self, ApplyContext, ApplyError};
@@ -17,11 +18,11 @@ impl ChangeRun<'_> {
         match self.apply_and_read_back(planned) {
             Ok(outcome) => Ok(Outcome {
                 lock,
-                after: self.wanted.follow(ChangeEnding::Done).err(),
+                follow_up_error: self.follow_up(ChangeEnding::Done).err(),
                 ..outcome
             }),
             Err(error) => {
-                if let Err(second) = self.wanted.follow(ChangeEnding::Failed) {
+                if let Err(second) = self.follow_up(ChangeEnding::Failed) {
                     note(&format!("{second}"));
                 }
                 Err(error)
@@ -29,12 +30,20 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// Does what follows a change, under its lock, however it ended. What a command does afterwards needs its outcome.
+    pub(super) fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
+        let (environment, directories) = (self.options.environment, self.options.directories);
+        cdi_file::update(environment, directories, self.change.cdi_request(), ending)
+    }
+
+    /// Applies the plan, reads the node back, and applies what is left to do, if the plan said so. A difference that the plan
+    /// did not announce is an error.
     fn apply_and_read_back(&mut self, planned: Planned) -> Result<Outcome> {
         let begun = Instant::now();
         let mut planned = planned;
         let mut carried_out = planned.plan.clone();
         let mut failed = self.cannot_start.take();
-        if let Some(left_out) = self.wanted.left_out() {
+        if let Some(left_out) = self.change.left_out() {
             left_out.mark_begun();
         }
         // Twice only where a driver lists profiles after MIG has been switched on.
@@ -44,10 +53,10 @@ impl ChangeRun<'_> {
                 self.leave_out(|left_out| left_out.add_failed(&error.missing_parts()));
             }
             failed = match (failed, failed_now) {
-                (Some(before), Some(now)) => Some(before.merge_later(now)),
-                (before, now) => before.or(now),
+                (Some(before), Some(later)) => Some(before.merge_later(later)),
+                (before, later) => before.or(later),
             };
-            let after = self.read_back().map_err(|error| {
+            let now = self.read_back().map_err(|error| {
                 if carried_out.is_empty() {
                     error
                 } else {
@@ -56,35 +65,31 @@ impl ChangeRun<'_> {
             })?;
             // Where it goes on, the rest tries again what failed.
             let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued);
-            if after.plan.is_empty() || (failed.is_some() && !goes_on) {
+            if now.plan.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
-                    lock: None,
-                    is_unchanged: false,
-                    plan: carried_out,
-                    node: after.node,
                     failed,
                     restarted: std::mem::take(&mut self.restarted),
-                    after: None,
                     took: begun.elapsed(),
+                    ..Outcome::new(carried_out, now.node)
                 });
             }
             if !goes_on {
-                return Err(read_back_mismatch(&after.plan));
+                return Err(read_back_mismatch(&now.plan));
             }
-            self.show_plan(&after)?;
-            let rest = &after.plan;
+            self.show_plan(&now)?;
+            let rest = &now.plan;
             rest.permit(IN_USE_HINT)
                 .and_then(|()| rest.check_agreed_disruption(&carried_out))
                 .context("MIG mode is on now, and the rest of the profile is refused")?;
             carried_out.append_continuation(rest);
-            planned = after;
+            planned = now;
         }
     }
 
     /// Returns the node after the change, with the plan for what is left to do if the change is verified.
     fn read_back(&mut self) -> Result<Planned> {
         let node = self.observe_node()?;
-        let plan = if self.wanted.is_verified() {
+        let plan = if self.change.is_verified() {
             self.make_plan(&node)?
         } else {
             Plan::default()
@@ -99,7 +104,7 @@ impl ChangeRun<'_> {
             return Ok(None);
         }
         self.prepare_for_daemons(plan)?;
-        let environment = self.change.context.environment;
+        let environment = self.options.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.
             Err(_) if !plan.concerns_daemons() => MpsPrograms::default(),
@@ -107,20 +112,19 @@ impl ChangeRun<'_> {
         };
         let context = ApplyContext {
             environment,
-            directories: self.change.directories,
+            directories: self.options.directories,
             programs: &programs,
             node,
-            allowed: self.change.allowed,
+            allowed: self.options.allowed,
         };
-        let progress = start_progress(plan, self.change.consent.progress_form());
-        let is_in_part = self.wanted.left_out().is_some();
-        match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
+        let progress = start_progress(plan, self.options.consent.progress_form());
+        match apply::run(plan, &context, progress.as_ref(), self.options.on_failure) {
             Ok(restarted) => {
                 self.restarted.extend(restarted);
                 Ok(None)
             }
-            Err(error) if self.change.consent.is_unattended => Ok(Some(error)),
-            Err(error) if is_in_part && error.is_confined_to_gpus() => Ok(Some(error)),
+            Err(error) if self.options.consent.is_unattended => Ok(Some(error)),
+            Err(error) if self.may_leave_out() && error.is_confined_to_gpus() => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
     }

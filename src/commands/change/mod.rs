@@ -7,13 +7,14 @@ mod carry_out;
 use std::time::Duration;
 
 use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
+use super::cdi_file::CdiRequest;
 use super::change_report::Outcome;
 use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
-use super::{Context, LOCK_LIMIT, check_not_newer, pick_up_interrupted};
+use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted};
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
 use crate::error::Result;
-use crate::host::{Directories, Unit, raise_memory};
+use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
@@ -21,11 +22,11 @@ use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_js
 use crate::state::RunDir;
 
 /// The change that a command wants.
-pub trait NodeChange {
+pub trait Change {
     /// Plans the change for a node.
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
 
-    /// Returns the parts of a profile that are left out, so that the rest is applied; `None` for all or nothing.
+    /// Returns the parts of a profile that are left out, to add more; `None` without [`OnFailure::LeaveOut`].
     fn left_out(&mut self) -> Option<&mut LeftOut> {
         None
     }
@@ -48,18 +49,16 @@ pub trait NodeChange {
         false
     }
 
-    /// Follows the change, under its lock, however it ended.
-    fn follow(&self, _ending: ChangeEnding) -> Result<()> {
-        Ok(())
+    /// What the change makes of the CDI file.
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::Ignore
     }
 }
 
 /// A change that only has a plan.
-struct PlanOnly<F>(F);
-
-impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> NodeChange for PlanOnly<F> {
+impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for F {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        (self.0)(node, run_dir)
+        self(node, run_dir)
     }
 }
 
@@ -73,8 +72,8 @@ pub enum ChangeEnding {
 }
 
 /// The way in which a command changes the node.
-pub struct Change<'a> {
-    pub context: &'a Context<'a>,
+pub struct ChangeOptions<'a> {
+    pub environment: &'a Environment,
     pub directories: &'a Directories,
     pub consent: &'a ConsentArgs,
     pub allowed: Allowed,
@@ -82,75 +81,76 @@ pub struct Change<'a> {
     pub detail: Detail,
     /// The time to wait for another change.
     pub lock_limit: Duration,
+    /// One for all snapshots: NVML is opened once, and a daemon that hangs is waited for once.
+    pub observer: Observer<'a>,
+    /// The snapshot by which the command found out that there is something to do. It may have less detail.
+    pub seen: Option<Node>,
 }
 
-impl<'a> Change<'a> {
+impl<'a> ChangeOptions<'a> {
     /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
     pub fn new(
-        context: &'a Context<'a>,
+        environment: &'a Environment,
         directories: &'a Directories,
         consent: &'a ConsentArgs,
     ) -> Self {
         Self {
-            context,
+            environment,
             directories,
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
+            observer: Observer::new(environment),
+            seen: None,
         }
     }
 
     /// Makes a change that only has a plan.
     pub fn run_plan(
-        &self,
-        plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
+        self,
+        mut plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
     ) -> Result<Option<Outcome>> {
-        self.run(&mut PlanOnly(plan))
+        self.run(&mut plan)
     }
 
     /// Makes the change; `None` if its plan was only to be shown.
-    pub fn run(&self, wanted: &mut dyn NodeChange) -> Result<Option<Outcome>> {
+    pub fn run(mut self, change: &mut dyn Change) -> Result<Option<Outcome>> {
         raise_memory();
-        let environment = self.context.environment;
-        let observer = Observer::new(environment);
+        let (environment, consent) = (self.environment, self.consent);
+        if !change.needs_driver() {
+            self.observer = self.observer.without_driver();
+        }
         let mut run = ChangeRun {
-            change: self,
             state: RunDir::at(&self.directories.run),
-            observer: if wanted.needs_driver() {
-                observer
-            } else {
-                observer.without_driver()
-            },
-            wanted,
-            drain: Drain::from_seconds(self.consent.drain.filter(|_| !self.consent.force)),
+            change,
+            drain: Drain::from_seconds(consent.drain.filter(|_| !consent.force)),
             agreed: None,
             cannot_start: None,
             restarted: Vec::new(),
+            options: self,
         };
-        check_not_newer(&run.state)?;
-        restore_interrupted(environment, self.directories, self.consent.dry_run)?;
-        if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
-            pick_up_interrupted(environment, self.directories)?;
-        }
+        run.resume_interrupted()?;
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let after = (!self.consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
-            let after = after.and_then(Result::err);
-            let failed = run.cannot_start.take();
-            return Ok(Some(Outcome::without_changes(
-                first.plan, first.node, failed, after,
-            )));
+            let followed_up = (!consent.dry_run).then(|| run.follow_up(ChangeEnding::Unchanged));
+            return Ok(Some(Outcome {
+                is_unchanged: true,
+                failed: run.cannot_start.take(),
+                follow_up_error: followed_up.and_then(Result::err),
+                ..Outcome::new(first.plan, first.node)
+            }));
         }
         run.show_plan(&first)?;
-        if self.consent.dry_run {
+        if consent.dry_run {
             let held = run.find_held_gpus(&first);
-            if self.consent.json {
+            if consent.json {
                 print_json(&ChangeDocument::from_plan(&first.plan, &held))?;
             } else {
-                print(&consequences::render(&first.plan, &held, self.on_failure))?;
+                let on_failure = run.options.on_failure;
+                print(&consequences::render(&first.plan, &held, on_failure))?;
             }
             return Ok(None);
         }
@@ -166,11 +166,9 @@ struct Planned {
 }
 
 struct ChangeRun<'a> {
-    change: &'a Change<'a>,
-    wanted: &'a mut dyn NodeChange,
+    options: ChangeOptions<'a>,
+    change: &'a mut dyn Change,
     state: RunDir,
-    /// One for all snapshots: a daemon that hangs is waited for once.
-    observer: Observer<'a>,
     drain: Drain,
     /// The last plan that was agreed to.
     agreed: Option<Plan>,
@@ -181,26 +179,53 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
-    fn observe_node(&mut self) -> Result<Node> {
-        Ok(self.observer.observe(self.change.detail)?)
+    /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
+    fn resume_interrupted(&mut self) -> Result<()> {
+        check_not_newer(&self.state)?;
+        let (environment, directories) = (self.options.environment, self.options.directories);
+        let is_dry_run = self.options.consent.dry_run;
+        let mut is_resumed = restore_interrupted(environment, directories, is_dry_run)?;
+        if !is_dry_run && self.state.owner() == Some(environment.caller) {
+            is_resumed |= pick_up_interrupted(environment, directories)?;
+        }
+        if is_resumed {
+            self.options.seen = None;
+        }
+        Ok(())
     }
 
+    /// Takes a snapshot with every detail that a plan needs.
+    fn observe_node(&mut self) -> Result<Node> {
+        Ok(self.options.observer.observe(self.options.detail)?)
+    }
+
+    /// Returns the node as the command has seen it, or a new snapshot if less was seen than a plan shows. What is applied is
+    /// planned again under the lock, with every detail.
+    fn first_snapshot(&mut self) -> Result<Node> {
+        let consent = self.options.consent;
+        let is_shown = consent.dry_run || !consent.is_unattended;
+        match self.options.seen.take() {
+            Some(seen) if !is_shown || seen.detail == self.options.detail => Ok(seen),
+            _ => self.observe_node(),
+        }
+    }
+
+    /// Plans the change for a node, without the parts that must be left out.
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
-            let mut plan = self.wanted.plan(node, &self.state)?;
-            if let Some(seconds) = self.change.consent.force_after_seconds() {
+            let mut plan = self.change.plan(node, &self.state)?;
+            if let Some(seconds) = self.options.consent.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
             // A question names the instances that others may have made.
-            let is_asked = !self.change.consent.yes && can_ask();
-            if !(self.change.allowed.destroy_unmanaged || is_asked) {
+            let is_asked = !self.options.consent.yes && can_ask();
+            if !(self.options.allowed.destroy_unmanaged || is_asked) {
                 plan = plan.sparing_unmanaged();
             }
+            let leaves_more_out =
+                self.leave_out(|left_out| left_out.add_refused(&plan, IN_USE_HINT_WITHOUT_WAIT));
             // The names of a GPU that is left out are not free for others: all is planned again.
-            if self.leave_out(|left_out| left_out.add_refused(&plan, IN_USE_HINT_WITHOUT_WAIT)) {
-                continue;
-            }
-            if let Some(plan) = self.check_starts(plan, node)? {
+            if !leaves_more_out && let Some(plan) = self.check_starts(plan, node)? {
                 return Ok(plan);
             }
         }
@@ -209,13 +234,13 @@ impl ChangeRun<'_> {
     /// Checks what the starts of a plan need and its stops do not. Where the change goes on after a failure, the plan leaves
     /// those daemons as they are; `None` if more GPUs are left out.
     fn check_starts(&mut self, mut plan: Plan, node: &Node) -> Result<Option<Plan>, Refusal> {
-        let environment = self.change.context.environment;
+        let environment = self.options.environment;
         self.cannot_start = None;
-        let checked = apply::check_starts(&mut plan, environment, self.change.directories, node);
+        let checked = apply::check_starts(&mut plan, environment, self.options.directories, node);
         let Err(error) = checked else {
             return Ok(Some(plan));
         };
-        match self.change.on_failure {
+        match self.options.on_failure {
             OnFailure::RollBack => Err(Refusal::CannotStart(error.into())),
             // Where nothing stops, the start of that daemon fails alone.
             OnFailure::LeaveOut => {
@@ -232,19 +257,24 @@ impl ChangeRun<'_> {
         }
     }
 
+    /// True if the change leaves out what cannot be applied.
+    fn may_leave_out(&self) -> bool {
+        self.options.on_failure == OnFailure::LeaveOut
+    }
+
     /// Leaves more out; returns false if there is no more, or nothing may be left out.
     fn leave_out(&mut self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
-        self.wanted.left_out().is_some_and(more)
+        self.change.left_out().is_some_and(more)
     }
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&mut self) -> Result<Planned> {
-        let node = self.observe_node()?;
+        let node = self.first_snapshot()?;
         match self.make_plan(&node) {
             Ok(plan) => {
                 let mut first = Planned { node, plan };
                 // Holders may end before a change, and where the plan is only shown nobody waits for them.
-                if self.change.consent.dry_run {
+                if self.options.consent.dry_run {
                     let held = self.find_held_gpus(&first);
                     if self.leave_out(|left_out| left_out.add_held(&held)) {
                         first.plan = self.make_plan(&first.node)?;
@@ -272,14 +302,15 @@ impl ChangeRun<'_> {
         })
     }
 
+    /// Shows a plan with the remarks on it, in the form that the command line asks for.
     fn show_plan(&self, shown: &Planned) -> Result<()> {
-        self.wanted.remark(&shown.node, &shown.plan);
+        self.change.remark(&shown.node, &shown.plan);
         if let Some(why) = &shown.node.pods_unknown
             && shown.plan.takes_devices_from_pods()
         {
             note(&format!("Which pods hold shares is unknown: {why}."));
         }
-        let consent = self.change.consent;
+        let consent = self.options.consent;
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
             note(&error.to_string());
         }
@@ -290,7 +321,7 @@ impl ChangeRun<'_> {
                 // Those that are in the way are waited for, and named then.
                 let mut held = self.find_held_gpus(shown);
                 held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
-                print(&consequences::render_held(&held, self.change.on_failure))?;
+                print(&consequences::render_held(&held, self.options.on_failure))?;
             }
         }
         Ok(())
@@ -298,14 +329,8 @@ impl ChangeRun<'_> {
 
     /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
     fn find_held_gpus(&self, planned: &Planned) -> Vec<HeldGpus> {
-        let environment = self.change.context.environment;
-        let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);
-        apply::find_held_gpus(
-            environment,
-            &planned.node,
-            &planned.plan,
-            allowed,
-            on_failure,
-        )
+        let (options, Planned { node, plan }) = (&self.options, planned);
+        let (allowed, on_failure) = (options.allowed, options.on_failure);
+        apply::find_held_gpus(options.environment, node, plan, allowed, on_failure)
     }
 }

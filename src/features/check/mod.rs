@@ -11,7 +11,7 @@ use console::style;
 use crate::catalog::{self, Model};
 use crate::commands::args::ProfileSource;
 use crate::commands::built_in::suggest_fitting_profiles;
-use crate::commands::{Context, up, warn_of_small_limits};
+use crate::commands::{Context, accounts, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
 use crate::host::{Environment, Uid};
@@ -223,7 +223,7 @@ fn check_accounts(profile: &Profile, empty: &EmptyNode, environment: &Environmen
     } else {
         Uid::ROOT
     };
-    up::check_accounts(profile, environment, caller)
+    accounts::check_accounts(profile, environment, caller)
 }
 
 /// Returns the remarks on a profile, each once with the models that it is about.

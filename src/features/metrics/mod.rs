@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::args::ProfileSource;
-use crate::commands::{Context, cdi, detail_for, print_or_write, up};
+use crate::commands::plan::UpRequest;
+use crate::commands::{Context, accounts, detail_for, print_or_write};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
@@ -98,7 +99,7 @@ fn observe_drift(
     observer: &mut Observer<'_>,
     environment: &Environment,
 ) -> Result<(Node, Drift)> {
-    let looked_up = up::check_accounts(profile, environment, environment.caller);
+    let looked_up = accounts::check_accounts(profile, environment, environment.caller);
     let no_answer = match looked_up {
         Err(error) if error.status == ExitStatus::Failed => Some(error),
         other => other.map(|()| None)?,
@@ -115,8 +116,13 @@ fn observe_drift(
         return Ok((node, Drift::Unknown));
     }
     let run_dir = RunDir::at(&environment.directories()?.run);
-    let caller = environment.caller;
-    let drift = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {
+    let request = UpRequest {
+        environment,
+        profile,
+        caller: environment.caller,
+        prune: false,
+    };
+    let drift = match request.plan(&node, &run_dir, None) {
         Ok(plan) => Drift::Known {
             is_any: plan.has_changes(),
             devices: plan.device_names().map(str::to_owned).collect(),

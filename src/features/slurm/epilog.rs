@@ -8,7 +8,7 @@ use rustix::process::Signal as RawSignal;
 use super::health::{CONSENT, nonempty_variable};
 use super::job::SlurmJob;
 use crate::commands::Context;
-use crate::commands::change::Change;
+use crate::commands::change::ChangeOptions;
 use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Host, Pid, StartTime, shorten_command};
@@ -163,8 +163,8 @@ fn end_clients(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> 
     let environment = context.environment;
     let directories = environment.directories()?;
     let mut shown = None;
-    let change = Change::new(context, &directories, &CONSENT);
-    let outcome = change.run_plan(|node, run_dir| {
+    let options = ChangeOptions::new(environment, &directories, &CONSENT);
+    let outcome = options.run_plan(|node, run_dir| {
         let served = node.served_named(device);
         let request = KillRequest {
             device,

@@ -9,7 +9,7 @@ use super::numbering::{device_of, gres_devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, Verified, verify_devices};
 use crate::commands::args::ConsentArgs;
-use crate::commands::change::Change;
+use crate::commands::change::ChangeOptions;
 use crate::commands::change_report::Outcome;
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, command_error};
@@ -196,9 +196,9 @@ pub(super) fn heal_devices(
 
 fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
     let directories = context.environment.directories()?;
-    let outcome = Change {
+    let outcome = ChangeOptions {
         on_failure: OnFailure::GoOn,
-        ..Change::new(context, &directories, &CONSENT)
+        ..ChangeOptions::new(context.environment, &directories, &CONSENT)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, names))?;
     if let Some(failed) = outcome.as_ref().and_then(|outcome| outcome.failed.as_ref()) {

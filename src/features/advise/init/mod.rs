@@ -14,7 +14,7 @@ use clap::Args;
 
 use super::smallest_layout;
 use crate::catalog::BuiltIn;
-use crate::commands::{Context, empty_node, up};
+use crate::commands::{Context, accounts, empty_node};
 use crate::error::{
     CommandError, ErrorContext as _, Result, command_error, declined_by_user, usage_error,
 };
@@ -210,7 +210,7 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
                 "this driver has no server for several users at once: \"no\" and \"user:NAME\" work",
             ));
         }
-        match up::find_unknown_account(serve, None)? {
+        match accounts::find_unknown_account(serve, None)? {
             Some(unknown) => Err(CommandError {
                 hints: unknown.hint.into_iter().collect(),
                 ..usage_error(unknown.what)
