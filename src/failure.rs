@@ -97,10 +97,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem with its remedy.
+    /// A problem with its remedy, which is empty if none is known.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
-            hint: Some(hint.into()),
+            hint: Some(hint.into()).filter(|hint| !hint.is_empty()),
             ..Self::without_hint(what)
         }
     }
@@ -154,5 +154,27 @@ impl std::error::Error for Problem {}
 impl Failure for Problem {
     fn hint(&self) -> Option<String> {
         self.hint.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_hint_is_none() {
+        assert_eq!(Problem::new("it fails", "").hint(), None);
+    }
+
+    #[test]
+    fn only_the_caller_reads_of_processes() {
+        let problem = Problem::with_processes("pid 7 (alice, train)", "end it", |holders| {
+            format!("held by {holders}")
+        });
+        assert_eq!(problem.to_string(), "held by pid 7 (alice, train)");
+        assert_eq!(
+            problem.for_everybody().to_string(),
+            "held by other programs"
+        );
     }
 }

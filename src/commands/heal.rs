@@ -50,9 +50,8 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         ..Detail::CLIENTS
     };
     let mut observer = Observer::new(environment);
-    // Asking every daemon takes time and adds to its log: only a document needs that of a healthy node.
-    let first_detail = if args.json { detail } else { Detail::STATUS };
-    let node = observe_daemons(&mut observer, first_detail, &run_dir)?;
+    // Asking every daemon takes time and adds to its log: a healthy node is not asked.
+    let node = observe_daemons(&mut observer, Detail::STATUS, &run_dir)?;
     let names = args.devices.resolve_names(&node)?;
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {

@@ -288,6 +288,8 @@ fn daemon_args(multiuser: bool) -> impl Iterator<Item = &'static str> {
 pub fn become_daemon_command(control: &Path, multiuser: bool) -> Command {
     let mut command = Command::new(control);
     command.args(daemon_args(multiuser)).env_remove(CONTROL);
+    // systemd-run adds it.
+    command.env_remove("INVOCATION_ID");
     command
 }
 

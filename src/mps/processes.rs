@@ -12,7 +12,7 @@ use super::launch::MULTIUSER;
 use super::{Daemon, DaemonProcess, MpsError};
 use crate::config::{CONTROL_PROGRAM, MPS_PROGRAM_PREFIX, SERVER_PROGRAM};
 use crate::host::{
-    Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
+    Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller,
 };
 
 /// The two programs of NVIDIA's MPS.
@@ -236,9 +236,8 @@ impl Daemon {
                 // A dead daemon leaves its pid file.
                 let holds =
                     !self.is_daemon_here(&process, caller()) && process.owner() != Some(Uid::ROOT);
-                let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-                let name = process.program_name();
-                holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
+                // A failed start is recorded with this, for every user to read: whose process it is stays out.
+                holds.then(|| format!("pid {pid} held the lock in {pipe}"))
             }
         }
     }

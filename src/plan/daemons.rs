@@ -391,8 +391,8 @@ fn step_to_set(
         && let Some(whole_gpu) = node.gpu_with_uuid(&record.uuid)
         && let Some(what) = no_program_starts(node, whole_gpu, limit)
     {
-        let obstacle = Problem::new(what, "give it more, or \"none\"");
-        return Err(Refusal::NotMeant(obstacle));
+        let problem = Problem::new(what, "give it more, or \"none\"");
+        return Err(Refusal::NotMeant(problem));
     }
     let changes = live_changes(served, &settings);
     if changes.is_empty() {

@@ -203,7 +203,7 @@ impl ChangeRun<'_> {
     /// planned again under the lock, with every detail.
     fn first_snapshot(&mut self) -> Result<Node> {
         let consent = self.options.consent;
-        let is_shown = consent.dry_run || !consent.is_unattended;
+        let is_shown = consent.dry_run || consent.json || !consent.is_unattended;
         match self.options.seen.take() {
             Some(seen) if !is_shown || seen.detail == self.options.detail => Ok(seen),
             _ => self.observe_node(),

@@ -11,7 +11,7 @@ use super::finding::Verdict;
 use super::tester::{CheckResult, Tester};
 use crate::commands::give_back::selftest_command;
 use crate::cuda::{ComputeResult, Computed};
-use crate::host::{BecomeUser, COMPUTE, Pid};
+use crate::host::{BecomeUser, COMPUTE, FileError, Pid};
 
 /// The time in which a program must have computed. A server may have to start for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,8 +60,10 @@ impl TestProgram {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let mut child =
-            spawned.map_err(|error| Verdict::Differs(format!("mig-mps run: {error}")))?;
+        let mut child = spawned.map_err(|error| {
+            let error = FileError::from(error);
+            Verdict::Differs(format!("mig-mps run: {error}"))
+        })?;
         let (sender, line) = channel();
         if let Some(output) = child.stdout.take() {
             thread::spawn(move || {
