@@ -17,6 +17,17 @@ fn the_source_tree_is_in_order() {
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
 }
 
+/// The interfaces know nothing of what the project makes of them.
+#[test]
+fn interfaces_import_only_what_is_below_profiles() {
+    let map = map::Map::parse(&sources::text(repository())["CONTRIBUTING.md"]);
+    for interface in ["nvml", "mps", "cuda"] {
+        for other in ["catalog", "profile", "state", "node"] {
+            assert!(!map.may_import(interface, other), "{interface}, {other}");
+        }
+    }
+}
+
 #[test]
 fn names_are_not_worse_than_they_were() {
     let figures = names::NameFigures::measure(&sources::rust(repository()));
