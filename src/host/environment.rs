@@ -13,8 +13,7 @@ use thiserror::Error;
 
 use super::files::read_proc_field;
 use super::{
-    FileResult, Interrupt, OwnFile, Pid, Process, ProcessTable, Uid, caller, host_name, root_hint,
-    user_name,
+    FileResult, Interrupt, OwnFile, Pid, Process, Uid, caller, host_name, root_hint, user_name,
 };
 use crate::config::{
     CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI_PROGRAM, NVML_LIBRARY, PURGE_LIMIT,
@@ -70,11 +69,6 @@ impl Host {
         self.under_root(unit).is_symlink() || self.under_root(lock).exists()
     }
 
-    /// Returns all visible processes.
-    pub fn read_processes(&self) -> FileResult<ProcessTable> {
-        ProcessTable::from_proc(&self.root.join("proc"))
-    }
-
     /// True if `/proc` has an entry for a process, even for a zombie.
     pub fn has_proc_entry(&self, pid: Pid) -> bool {
         std::fs::read(self.root.join(format!("proc/{pid}/stat"))).is_ok()
@@ -85,31 +79,6 @@ impl Host {
         Process::from_proc(&self.root.join("proc"), pid)
             .ok()
             .flatten()
-    }
-
-    /// Returns a process and its children, if it is visible. Cheaper than [`read_processes`](Self::read_processes) where the kernel
-    /// lists children.
-    fn process_family(&self, pid: Pid) -> FileResult<ProcessTable> {
-        let proc = self.root.join("proc");
-        let mut family = vec![pid];
-        for task in std::fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
-            // Each thread has the children that it started.
-            let Ok(children) = std::fs::read_to_string(task.path().join("children")) else {
-                return self.read_processes();
-            };
-            family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
-        }
-        ProcessTable::from_pids(&proc, family.into_iter())
-    }
-
-    /// Returns these processes and their children, as far as they are visible.
-    pub fn process_families(&self, pids: impl IntoIterator<Item = Pid>) -> ProcessTable {
-        let mut families = ProcessTable::default();
-        for pid in pids {
-            // A process that has exited has no family.
-            families.add_all(self.process_family(pid).unwrap_or_default());
-        }
-        families
     }
 
     /// Returns the version of the kernel's part of the driver, such as `580.159.04`; `None` if it is hidden.

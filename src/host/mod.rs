@@ -21,6 +21,7 @@ mod machine;
 mod mounts;
 mod place;
 mod process;
+mod process_table;
 mod program_paths;
 mod spawn;
 mod supervisor;
@@ -60,9 +61,10 @@ pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
 pub use place::EntryKind;
 pub use process::{
-    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, StatLine, adopt_descendants,
-    reap_all, reap_child,
+    Environ, Pid, Process, ProcessHandle, StartTime, StatLine, adopt_descendants, reap_all,
+    reap_child,
 };
+pub use process_table::ProcessTable;
 pub use program_paths::MpsPrograms;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};

@@ -1,6 +1,6 @@
 //! Processes as `/proc` shows them, and their signals, through a pidfd that is checked to be of the same process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
@@ -362,72 +362,6 @@ fn is_polling(directory: &Path) -> Option<bool> {
 /// The variables of a process at its start, with [printable](super::to_printable) values.
 pub type Environ = BTreeMap<String, String>;
 
-/// All processes that were visible at one moment.
-#[derive(Clone, Debug, Default)]
-pub struct ProcessTable {
-    processes: BTreeMap<Pid, Process>,
-}
-
-impl ProcessTable {
-    pub(super) fn from_proc(proc: &Path) -> FileResult<Self> {
-        let mut pids = Vec::new();
-        for entry in fs::read_dir(proc)? {
-            let name = entry?.file_name();
-            pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
-        }
-        Self::from_pids(proc, pids.into_iter())
-    }
-
-    pub(super) fn from_pids(proc: &Path, pids: impl Iterator<Item = Pid>) -> FileResult<Self> {
-        let mut processes = BTreeMap::new();
-        for pid in pids {
-            match Process::from_proc(proc, pid) {
-                Ok(process) => processes.extend(process.map(|process| (pid, process))),
-                // It has exited, or `/proc` hides it.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(error) if is_process_gone(&error) => {}
-                // Any other error, such as too many open files, must not make processes disappear.
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Self { processes })
-    }
-
-    /// Adds the processes of another table.
-    pub(super) fn add_all(&mut self, other: Self) {
-        self.processes.extend(other.processes);
-    }
-
-    pub fn get(&self, pid: Pid) -> Option<&Process> {
-        self.processes.get(&pid)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Process> {
-        self.processes.values()
-    }
-
-    /// Returns the children of a process, and theirs, and so on.
-    pub fn descendants(&self, parent: Pid) -> BTreeSet<Pid> {
-        let mut found = BTreeSet::new();
-        let mut parents = vec![parent];
-        while let Some(parent) = parents.pop() {
-            for child in self.children(parent) {
-                if found.insert(child.pid) {
-                    parents.push(child.pid);
-                }
-            }
-        }
-        found
-    }
-
-    /// Returns the live children of a process.
-    pub fn children(&self, parent: Pid) -> impl Iterator<Item = &Process> {
-        self.processes
-            .values()
-            .filter(move |process| process.parent == parent)
-    }
-}
-
 fn cannot_tell(pid: Pid, error: &FileError) -> FileError {
     let what = format!("cannot tell if process {pid} still runs: {error}");
     FileError::new(error.kind(), what)
@@ -608,14 +542,6 @@ mod tests {
         };
         assert!(!stat(4_194_560));
         assert!(stat(4_194_564));
-    }
-
-    #[test]
-    fn this_process_sees_itself() {
-        let table = ProcessTable::from_proc(Path::new("/proc")).unwrap();
-        let me = table.get(Pid(std::process::id())).unwrap();
-        assert_eq!(me.owner(), Some(super::super::caller()));
-        assert!(me.age().unwrap() < std::time::Duration::from_secs(3600));
     }
 
     #[test]
