@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{NodeRecord, OpenJournal};
 use crate::host::{Directories, Environment, MpsPrograms};
-use crate::mps::Daemon;
+use crate::mps::{Daemon, MpsProcesses};
 use crate::node::{Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
 use crate::plan::{Action, GpuPlan};
@@ -82,6 +82,8 @@ pub(super) struct Run<'a> {
     pub(super) journal: OpenJournal,
     /// `None` if the driver did not answer when the plan was made.
     pub(super) nvml: Option<Nvml>,
+    /// The MPS processes when the run began.
+    pub(super) mps_processes: MpsProcesses,
     pub(super) progress: &'a dyn Progress,
     pub(super) has_failed: AtomicBool,
     pub(super) on_failure: OnFailure,

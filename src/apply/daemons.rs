@@ -134,8 +134,9 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         (&record.key.gpu, &record.uuid),
     )?;
     run.dir.write_record(record)?;
-    let launched = ensure_compute_mode(run, record)
-        .and_then(|()| Ok(daemon.launch(&run.context.environment.host, &launch)?));
+    let launched = ensure_compute_mode(run, record).and_then(|()| {
+        Ok(daemon.launch(&run.context.environment.host, &run.mps_processes, &launch)?)
+    });
     let launched = match launched {
         Ok(launched) => launched,
         // A process that the kernel cannot end keeps its record.
@@ -226,16 +227,16 @@ fn first_user(run: &Run<'_>, record: &DeviceRecord) -> Uid {
 }
 
 fn has_server(run: &Run<'_>, daemon: Pid) -> Result<bool, Cause> {
-    let table = run.context.environment.host.read_processes()?;
-    Ok(table.children(daemon).any(MpsProgram::is_mps_process))
+    let family = run.context.environment.host.process_family(daemon)?;
+    Ok(family.children(daemon).any(MpsProgram::is_mps_process))
 }
 
 /// True if a daemon has a server that has no GPU yet, and so no clients.
 fn is_starting_server(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
     let processes = run.nvml_on(&record.uuid, GpuHandle::query_processes)?;
     let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-    let table = run.context.environment.host.read_processes()?;
-    let has_one_without_gpu = table
+    let family = run.context.environment.host.process_family(daemon.pid)?;
+    let has_one_without_gpu = family
         .children(daemon.pid)
         .filter(|child| MpsProgram::is_mps_process(child))
         .any(|server| !processes.contains_pid(server.pid));

@@ -11,6 +11,7 @@ use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
 use super::purge::purge_files;
 use crate::host::{ChangeInProgress, Threads, Unit};
+use crate::mps::MpsProcesses;
 use crate::nvml::Nvml;
 use crate::plan::Plan;
 use crate::state::RunDir;
@@ -45,6 +46,7 @@ pub fn run(
     let (host, boot_id) = (&environment.host, &context.node.boot_id);
     // What only ends or heals begins on a full disk: often nothing else frees it.
     let may_lack = on_failure == OnFailure::GoOn;
+    let mps_processes = MpsProcesses::read(host).map_err(ApplyError::at_start)?;
     let journal =
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
     let run = Run {
@@ -53,6 +55,7 @@ pub fn run(
         node_record,
         journal,
         nvml,
+        mps_processes,
         progress,
         has_failed: AtomicBool::new(false),
         on_failure,

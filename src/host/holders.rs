@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::process::is_process_gone;
+use super::process_table::read_each;
 use super::{
     FileError, FileResult, Host, Pid, Process, StartTime, Uid, Unit, Workload, is_service,
     shorten_command, user_name,
@@ -72,19 +73,19 @@ impl Host {
             .iter()
             .map(|minor| DeviceNode::from_path(self.gpu_node(*minor)))
             .collect();
+        let proc = self.root.join("proc");
+        let mut pids = self.list_pids()?;
+        pids.retain(|pid| pid.0 != std::process::id());
+        let found = read_each(&pids, |pid| find_open_nodes(&proc, pid, &nodes))?;
         let mut all = vec![Holders::default(); nodes.len()];
-        for process in self.read_processes()?.iter() {
-            if process.is_kernel || process.pid.0 == std::process::id() {
-                continue;
-            }
-            match find_open_nodes(&process.directory, &nodes) {
-                Ok(open) => {
+        for open in found {
+            match open {
+                OpenNodes::Seen(process, open) => {
                     for (holders, _) in all.iter_mut().zip(open).filter(|(_, is_open)| *is_open) {
-                        holders.seen.push(Holder::from_process(process));
+                        holders.seen.push(Holder::from_process(&process));
                     }
                 }
-                Err(error) if is_process_gone(&error) => {}
-                Err(_) => all.iter_mut().for_each(|holders| holders.hidden += 1),
+                OpenNodes::Hidden => all.iter_mut().for_each(|holders| holders.hidden += 1),
             }
         }
         Ok(all)
@@ -144,8 +145,30 @@ impl Holder {
     }
 }
 
+/// What is seen of a process's open files.
+enum OpenNodes {
+    /// It has some of the nodes open: of each whether it has.
+    Seen(Process, Vec<bool>),
+    /// Its open files are hidden.
+    Hidden,
+}
+
+/// Finds the nodes that a process has open. Returns `None` if it has none, which a kernel thread never has.
+fn find_open_nodes(proc: &Path, pid: Pid, nodes: &[DeviceNode]) -> FileResult<Option<OpenNodes>> {
+    let open = match read_open_nodes(&proc.join(pid.to_string()), nodes) {
+        Ok(open) if !open.contains(&true) => return Ok(None),
+        Err(error) if is_process_gone(&error) => return Ok(None),
+        open => open,
+    };
+    let process = Process::from_proc(proc, pid)?.filter(|process| !process.is_kernel);
+    Ok(process.map(|process| match open {
+        Ok(open) => OpenNodes::Seen(process, open),
+        Err(_) => OpenNodes::Hidden,
+    }))
+}
+
 /// Tells of each node whether the process with this directory has it open.
-fn find_open_nodes(process: &Path, nodes: &[DeviceNode]) -> FileResult<Vec<bool>> {
+fn read_open_nodes(process: &Path, nodes: &[DeviceNode]) -> FileResult<Vec<bool>> {
     let mut open = vec![false; nodes.len()];
     for entry in fs::read_dir(process.join("fd"))? {
         let file = entry?.path();

@@ -1,41 +1,34 @@
 //! The processes of a node at one moment.
+//!
+//! A node may run thousands of processes that have nothing to do with a GPU: the name of each is read first, which costs
+//! least, and the rest for few of them alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::{fs, io};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::{fs, io, thread};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{read, retry_on_intr};
 
 use super::process::is_process_gone;
-use super::{FileResult, Host, Pid, Process};
+use super::{FileResult, Host, Pid, Process, Threads};
 
-/// All processes that were visible at one moment.
+/// Some or all of the processes that were visible at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
 }
 
 impl ProcessTable {
-    pub(super) fn from_proc(proc: &Path) -> FileResult<Self> {
-        let mut pids = Vec::new();
-        for entry in fs::read_dir(proc)? {
-            let name = entry?.file_name();
-            pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
-        }
-        Self::from_pids(proc, pids.into_iter())
-    }
-
-    pub(super) fn from_pids(proc: &Path, pids: impl Iterator<Item = Pid>) -> FileResult<Self> {
-        let mut processes = BTreeMap::new();
-        for pid in pids {
-            match Process::from_proc(proc, pid) {
-                Ok(process) => processes.extend(process.map(|process| (pid, process))),
-                // It has exited, or `/proc` hides it.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(error) if is_process_gone(&error) => {}
-                // Any other error, such as too many open files, must not make processes disappear.
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Self { processes })
+    fn from_pids(host: &Host, pids: &[Pid]) -> FileResult<Self> {
+        let proc = host.root.join("proc");
+        let processes = read_each(pids, |pid| {
+            Ok(Process::from_proc(&proc, pid)?.map(|process| (pid, process)))
+        })?;
+        Ok(Self {
+            processes: processes.into_iter().collect(),
+        })
     }
 
     /// Adds the processes of another table.
@@ -73,32 +66,113 @@ impl ProcessTable {
     }
 }
 
+/// The longest name of a process, in bytes, with the end of its line (`TASK_COMM_LEN` of Linux).
+const MAX_NAME_BYTES: usize = 16;
+
+/// Reads the name of a process, which the kernel cuts to 15 bytes.
+fn read_name(proc: &OwnedFd, pid: Pid) -> FileResult<Option<(Pid, String)>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = openat(proc, format!("{pid}/comm"), flags, Mode::empty())?;
+    let mut line = [0; MAX_NAME_BYTES];
+    let length = retry_on_intr(|| read(&file, &mut line))?;
+    let name = String::from_utf8_lossy(&line[..length]);
+    Ok(Some((pid, name.trim_end_matches('\n').to_owned())))
+}
+
+/// The number of processes from which several CPUs read them: below it, starting a thread takes longer.
+const MANY_PROCESSES: usize = 512;
+
+/// The most CPUs that read processes.
+const MAX_READERS: usize = 8;
+
+/// Reads something of each process. One that has exited, or that `/proc` hides, is left out.
+pub(super) fn read_each<T: Send>(
+    pids: &[Pid],
+    read: impl Fn(Pid) -> FileResult<Option<T>> + Sync,
+) -> FileResult<Vec<T>> {
+    let readers = match pids.len() {
+        MANY_PROCESSES.. => thread::available_parallelism().map_or(1, NonZero::get),
+        _ => 1,
+    };
+    let readers = readers.min(MAX_READERS);
+    let parts = pids.chunks(pids.len().div_ceil(readers).max(1)).collect();
+    let read_part = |pids: &[Pid]| {
+        let mut found = Vec::new();
+        for pid in pids {
+            match read(*pid) {
+                Ok(one) => found.extend(one),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) if is_process_gone(&error) => {}
+                // Any other error, such as too many open files, must not make processes disappear.
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    };
+    let threads = Threads::with_limit(readers - 1);
+    let found: FileResult<Vec<Vec<T>>> = threads
+        .map_in_parallel(parts, read_part)
+        .into_iter()
+        .collect();
+    Ok(found?.into_iter().flatten().collect())
+}
+
 impl Host {
-    /// Returns all visible processes.
-    pub fn read_processes(&self) -> FileResult<ProcessTable> {
-        ProcessTable::from_proc(&self.root.join("proc"))
+    /// Lists the visible processes.
+    pub(super) fn list_pids(&self) -> FileResult<Vec<Pid>> {
+        let mut pids = Vec::new();
+        for entry in fs::read_dir(self.root.join("proc"))? {
+            let name = entry?.file_name();
+            pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
+        }
+        pids.sort_unstable();
+        Ok(pids)
     }
 
-    /// Returns a process and its children, if it is visible. Cheaper than [`read_processes`](Self::read_processes) where the kernel
-    /// lists children.
-    fn process_family(&self, pid: Pid) -> FileResult<ProcessTable> {
-        let proc = self.root.join("proc");
+    /// Returns the names of all visible processes, which the kernel cuts to 15 bytes; those of zombies too.
+    pub fn read_process_names(&self) -> FileResult<BTreeMap<Pid, String>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = openat(CWD, self.root.join("proc"), flags, Mode::empty())?;
+        let names = read_each(&self.list_pids()?, |pid| read_name(&proc, pid))?;
+        Ok(names.into_iter().collect())
+    }
+
+    /// Returns the visible processes whose names begin so.
+    pub fn read_processes_named(&self, start: &str) -> FileResult<ProcessTable> {
+        let mut names = self.read_process_names()?;
+        names.retain(|_, name| name.starts_with(start));
+        ProcessTable::from_pids(self, &names.into_keys().collect::<Vec<Pid>>())
+    }
+
+    /// Returns all visible processes, which costs more than [`read_processes_named`](Self::read_processes_named).
+    pub fn read_processes(&self) -> FileResult<ProcessTable> {
+        ProcessTable::from_pids(self, &self.list_pids()?)
+    }
+
+    /// Returns a process and its children, as far as they are visible. Cheaper than [`read_processes`](Self::read_processes) where the
+    /// kernel lists children.
+    pub fn process_family(&self, pid: Pid) -> FileResult<ProcessTable> {
         let mut family = vec![pid];
-        for task in fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
+        let tasks = match fs::read_dir(self.root.join(format!("proc/{pid}/task"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(ProcessTable::default());
+            }
+            tasks => tasks?,
+        };
+        for task in tasks.flatten() {
             // Each thread has the children that it started.
             let Ok(children) = fs::read_to_string(task.path().join("children")) else {
                 return self.read_processes();
             };
             family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
         }
-        ProcessTable::from_pids(&proc, family.into_iter())
+        ProcessTable::from_pids(self, &family)
     }
 
     /// Returns these processes and their children, as far as they are visible.
     pub fn process_families(&self, pids: impl IntoIterator<Item = Pid>) -> ProcessTable {
         let mut families = ProcessTable::default();
         for pid in pids {
-            // A process that has exited has no family.
             families.add_all(self.process_family(pid).unwrap_or_default());
         }
         families
@@ -107,11 +181,13 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn this_process_sees_itself() {
-        let table = ProcessTable::from_proc(Path::new("/proc")).unwrap();
+        let table = Host::at(Path::new("/")).read_processes().unwrap();
         let me = table.get(Pid(std::process::id())).unwrap();
         assert_eq!(me.owner(), Some(super::super::caller()));
         assert!(me.age().unwrap() < std::time::Duration::from_secs(3600));

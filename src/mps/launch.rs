@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::log::describe_cuda_error;
-use super::processes::{format_pids, uses_pipe_dir};
+use super::processes::{MpsProcesses, format_pids, uses_pipe_dir};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
@@ -46,9 +46,14 @@ impl Daemon {
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
-    pub fn launch(&self, host: &Host, wanted: &DaemonProcess) -> Result<Launched, MpsError> {
+    pub fn launch(
+        &self,
+        host: &Host,
+        processes: &MpsProcesses,
+        wanted: &DaemonProcess,
+    ) -> Result<Launched, MpsError> {
         self.check_launch(wanted)?;
-        if let Some(process) = self.adopt_unrecorded(host, wanted)? {
+        if let Some(process) = self.adopt_unrecorded(host, processes, wanted)? {
             return Ok(Launched {
                 process,
                 is_new: false,
@@ -95,7 +100,9 @@ impl Daemon {
     /// Ends the processes of a failed start, and adds that to its error.
     fn clean_up(&self, host: &Host, mut error: MpsError, in_the_way: Option<String>) -> MpsError {
         let found = self.count_processes(host, caller());
-        let (found, unended, unknown) = match (found, self.end_mps_processes(host, caller())) {
+        let ended = MpsProcesses::read(host)
+            .and_then(|processes| self.end_mps_processes(host, &processes, caller()));
+        let (found, unended, unknown) = match (found, ended) {
             (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };

@@ -21,6 +21,8 @@ pub(crate) use log::parse_lines;
 pub use log::{
     LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, needs_rotation, rotate_logs,
 };
-pub use processes::{LockHolder, MpsProgram, is_daemon, servers_of, uses_pipe_dir};
+pub use processes::{
+    LockHolder, MpsProcesses, MpsProgram, is_daemon, read_mps_processes, servers_of, uses_pipe_dir,
+};
 pub use session::{DaemonStatus, ServerState, ServerStatus, is_query};
 pub use stop::{ClientPolicy, StopMethod, pending_clients};

@@ -1,7 +1,8 @@
 //! The MPS processes of a pipe directory, found through /proc; the lock of a daemon; daemons without a record.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
@@ -72,6 +73,38 @@ pub fn servers_of<'t>(
     table.children(daemon.pid).filter(|child| is_server(child))
 }
 
+/// Returns the MPS processes of a node.
+pub fn read_mps_processes(host: &Host) -> FileResult<ProcessTable> {
+    host.read_processes_named(MPS_PROGRAM_PREFIX)
+}
+
+/// The MPS processes of a node at one moment, by the pipe directories with which they were started. One pass over the
+/// processes of the node finds those of all devices.
+#[derive(Debug, Default)]
+pub struct MpsProcesses {
+    by_pipe: BTreeMap<PathBuf, Vec<Process>>,
+}
+
+impl MpsProcesses {
+    /// Reads them, as far as their environments are visible.
+    pub fn read(host: &Host) -> FileResult<Self> {
+        let mut by_pipe: BTreeMap<PathBuf, Vec<Process>> = BTreeMap::new();
+        for process in read_mps_processes(host)?.iter() {
+            if let Some(pipe) = process.environment_bytes(PIPE_VARIABLE) {
+                by_pipe
+                    .entry(pipe.into())
+                    .or_default()
+                    .push(process.clone());
+            }
+        }
+        Ok(Self { by_pipe })
+    }
+
+    fn in_directory(&self, pipe: &Path) -> &[Process] {
+        self.by_pipe.get(pipe).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that the kernel may take to end a process after SIGKILL: its GPU memory has to be freed.
@@ -85,29 +118,35 @@ impl Daemon {
         process.owner() == Some(owner) && is_daemon(process) && uses_pipe_dir(process, &self.pipe)
     }
 
-    /// Returns the daemons of this pipe directory that run as `owner`, or all servers in it.
-    pub(super) fn mps_processes(
+    /// Returns the daemons of this pipe directory that run as `owner`, among these processes and by the directory's lock.
+    fn daemons_here(&self, host: &Host, processes: &MpsProcesses, owner: Uid) -> Vec<Process> {
+        let mut daemons = processes.in_directory(&self.pipe).to_vec();
+        // One that has started since they were read.
+        if let LockHolder::Process(pid) = self.lock_holder()
+            && daemons.iter().all(|known| known.pid != pid)
+        {
+            daemons.extend(host.find_process(pid));
+        }
+        daemons.retain(|process| self.is_daemon_here(process, owner));
+        daemons
+    }
+
+    /// Returns the servers of this pipe directory among these processes.
+    pub(super) fn servers_here<'p>(
         &self,
-        host: &Host,
-        owner: Uid,
-        program: MpsProgram,
-    ) -> FileResult<Vec<Process>> {
-        let table = host.read_processes()?;
-        Ok(table
+        processes: &'p MpsProcesses,
+    ) -> impl Iterator<Item = &'p Process> {
+        processes
+            .in_directory(&self.pipe)
             .iter()
-            .filter(|process| match program {
-                MpsProgram::Control => self.is_daemon_here(process, owner),
-                MpsProgram::Server => is_server(process) && uses_pipe_dir(process, &self.pipe),
-            })
-            .cloned()
-            .collect())
+            .filter(|process| is_server(process) && uses_pipe_dir(process, &self.pipe))
     }
 
     /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
     pub fn count_processes(&self, host: &Host, owner: Uid) -> FileResult<usize> {
-        let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
-        let servers = self.mps_processes(host, owner, MpsProgram::Server)?;
-        Ok(daemons.len() + servers.len())
+        let processes = MpsProcesses::read(host)?;
+        let daemons = self.daemons_here(host, &processes, owner);
+        Ok(daemons.len() + self.servers_here(&processes).count())
     }
 
     /// Ends the unrecorded processes of this pipe directory. With `spares_clients`, a daemon that has some, or does not
@@ -115,26 +154,36 @@ impl Daemon {
     pub fn end_unrecorded(
         &self,
         host: &Host,
+        processes: &MpsProcesses,
         owner: Uid,
         spares_clients: bool,
     ) -> Result<(), MpsError> {
         if spares_clients {
-            for daemon in self.mps_processes(host, owner, MpsProgram::Control)? {
+            for daemon in self.daemons_here(host, processes, owner) {
                 self.check_no_clients(host, &daemon)?;
             }
         }
-        self.check_all_ended(&self.end_mps_processes(host, owner)?)
+        self.check_all_ended(&self.end_mps_processes(host, processes, owner)?)
     }
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
-    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> FileResult<Vec<Pid>> {
-        let mut unended = Vec::new();
-        // Found one after the other: the daemon may have started a server meanwhile.
-        for program in [MpsProgram::Control, MpsProgram::Server] {
-            let found = self.mps_processes(host, owner, program)?;
-            unended.extend(end_processes(&open_processes(host, &found)?));
-        }
+    pub(super) fn end_mps_processes(
+        &self,
+        host: &Host,
+        processes: &MpsProcesses,
+        owner: Uid,
+    ) -> FileResult<Vec<Pid>> {
+        let daemons = self.daemons_here(host, processes, owner);
+        let mut unended = end_processes(&open_processes(host, &daemons)?);
+        // A daemon may have started a server until it ended.
+        let now = if daemons.is_empty() {
+            None
+        } else {
+            Some(MpsProcesses::read(host)?)
+        };
+        let servers = self.servers_here(now.as_ref().unwrap_or(processes));
+        unended.extend(end_processes(&open_processes(host, servers)?));
         Ok(unended)
     }
 
@@ -156,9 +205,10 @@ impl Daemon {
     pub(super) fn adopt_unrecorded(
         &self,
         host: &Host,
+        processes: &MpsProcesses,
         wanted: &DaemonProcess,
     ) -> Result<Option<Process>, MpsError> {
-        let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
+        let daemons = self.daemons_here(host, processes, caller());
         if let [one] = daemons.as_slice() {
             let device = one.environment_bytes("CUDA_VISIBLE_DEVICES");
             if device.is_some_and(|device| device == wanted.device.as_str())
@@ -183,8 +233,8 @@ impl Daemon {
 
     /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
     pub(super) fn check_no_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
-        let table = host.read_processes()?;
-        let servers: Vec<Pid> = servers_of(&table, daemon)
+        let family = host.process_family(daemon.pid)?;
+        let servers: Vec<Pid> = servers_of(&family, daemon)
             .map(|server| server.pid)
             .collect();
         let status = match self.query_status(

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::processes::{
-    end_processes, format_pids, is_server, kill_processes_after, open_processes, uses_pipe_dir,
+    MpsProcesses, end_processes, format_pids, is_server, kill_processes_after, open_processes,
 };
 use super::session::{BUSY_TIMEOUT, NO_DAEMON};
 use super::{Daemon, MpsError, ServerState};
@@ -70,13 +70,14 @@ impl Daemon {
     pub fn stop(
         &self,
         host: &Host,
+        processes: &MpsProcesses,
         daemon: (Pid, StartTime),
         patience: ClientPolicy,
         means: StopMethod,
     ) -> Result<(), MpsError> {
-        // Includes servers that outlived an earlier daemon.
-        let servers = self.open_servers(host, daemon.0)?;
+        let servers = self.open_servers(host, processes, daemon.0)?;
         let Some(held) = host.open_process(daemon.0, daemon.1)? else {
+            let servers = self.open_servers(host, &MpsProcesses::read(host)?, daemon.0)?;
             return self.check_all_ended(&kill_processes_after(&servers, Duration::ZERO));
         };
         if means == StopMethod::Heal
@@ -101,7 +102,7 @@ impl Daemon {
             // No client has to be spared.
             Err(_) => String::new(),
         };
-        let servers = self.open_servers(host, daemon.0)?;
+        let servers = self.open_servers(host, processes, daemon.0)?;
         if patience == ClientPolicy::Idle && !servers.is_empty() {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.
@@ -130,13 +131,20 @@ impl Daemon {
         self.check_all_ended(&kill_processes_after(held.as_slice(), Duration::ZERO))
     }
 
-    /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn open_servers(&self, host: &Host, daemon: Pid) -> FileResult<Vec<ProcessHandle>> {
-        let table = host.read_processes()?;
-        let servers = table.iter().filter(|process| {
-            is_server(process) && (process.parent == daemon || uses_pipe_dir(process, &self.pipe))
-        });
-        open_processes(host, servers)
+    /// Returns the servers that a daemon has now, and those that outlived an earlier daemon of its directory, among these
+    /// processes.
+    fn open_servers(
+        &self,
+        host: &Host,
+        processes: &MpsProcesses,
+        daemon: Pid,
+    ) -> FileResult<Vec<ProcessHandle>> {
+        let family = host.process_family(daemon)?;
+        let children = family.children(daemon).filter(|child| is_server(child));
+        let others = self
+            .servers_here(processes)
+            .filter(|server| family.get(server.pid).is_none());
+        open_processes(host, children.chain(others))
     }
 
     /// Stops the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
@@ -150,7 +158,7 @@ impl Daemon {
         let pid = daemon.pid;
         let mut unended = end_processes(&[daemon]);
         // The daemon may have started another one until it ended.
-        let now = self.open_servers(host, pid);
+        let now = MpsProcesses::read(host).and_then(|now| self.open_servers(host, &now, pid));
         let unread = now.map(|now| servers.extend(now)).err();
         unended.extend(kill_processes_after(&servers, EXIT_TIMEOUT));
         unended.sort_unstable();

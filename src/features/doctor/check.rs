@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{daemons, directories, driver, gpus, surroundings};
-use crate::host::{Environment, Holders, ProcessTable};
+use crate::host::{Environment, Holders, Pid};
 use crate::node::{Device, Fault, Finding, Gpu, Node, Served, Severity};
 
 /// A check of the fault with that id. Without findings all is well.
@@ -71,7 +71,8 @@ pub struct Examined<'a> {
     pub node: &'a Node,
     /// The devices to examine; all if none is named.
     pub devices: &'a [String],
-    pub(super) processes: ProcessTable,
+    /// The name of every process, cut to 15 bytes.
+    pub(super) process_names: BTreeMap<Pid, String>,
     /// The processes that have each GPU open, by its minor number.
     holders: BTreeMap<u32, Holders>,
     /// The findings of `status`.
@@ -87,7 +88,7 @@ impl<'a> Examined<'a> {
             environment,
             node,
             devices,
-            processes: environment.host.read_processes().unwrap_or_default(),
+            process_names: environment.host.read_process_names().unwrap_or_default(),
             holders: minors.into_iter().zip(holders).collect(),
             reported: node.findings(devices),
         }
@@ -136,7 +137,7 @@ impl<'a> Examined<'a> {
     /// True if a process with this name runs. The kernel cuts names to 15 bytes.
     pub(super) fn runs_program(&self, program: &str) -> bool {
         let name = &program[..program.len().min(15)];
-        self.processes.iter().any(|process| process.name == name)
+        self.process_names.values().any(|known| known == name)
     }
 
     /// Returns what `status` has found of a fault.

@@ -65,10 +65,11 @@ fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
 }
 
 /// Returns the process of a daemon, if it runs.
-fn daemon_process<'e>(examined: &'e Examined<'_>, served: &Served) -> Option<&'e Process> {
-    let daemon = served.record.daemon?;
-    let process = examined.processes.get(daemon.pid)?;
-    daemon.matches_process(process).then_some(process)
+fn daemon_process(examined: &Examined<'_>, served: &Served) -> Option<Process> {
+    served
+        .record
+        .daemon?
+        .find_process(&examined.environment.host)
 }
 
 fn daemon_files(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
@@ -118,7 +119,7 @@ fn daemon_cgroup(id: &'static str, examined: &Examined<'_>, served: &Served) -> 
     let Some(process) = daemon_process(examined, served) else {
         return Vec::new();
     };
-    match Holder::from_process(process).unit {
+    match Holder::from_process(&process).unit {
         Some(unit) if !unit.starts_with(OWN_UNITS) => {
             let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
             let show = format!("systemctl status {}", process.pid);
@@ -130,7 +131,11 @@ fn daemon_cgroup(id: &'static str, examined: &Examined<'_>, served: &Served) -> 
 
 fn unreaped_programs(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut by_parent: BTreeMap<(Pid, bool), Vec<String>> = BTreeMap::new();
-    for zombie in examined.environment.host.mps_zombies() {
+    for zombie in examined
+        .environment
+        .host
+        .mps_zombies(&examined.process_names)
+    {
         let children = by_parent
             .entry((zombie.parent, zombie.is_neglected))
             .or_default();
@@ -261,9 +266,10 @@ const FEATURE_GATES_OPTION: &str = "--feature-gates";
 
 fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let plugins = examined
-        .processes
+        .process_names
         .iter()
-        .filter(|process| process.name == DRA_PLUGIN);
+        .filter(|(_, name)| *name == DRA_PLUGIN)
+        .filter_map(|(pid, _)| examined.environment.host.find_process(*pid));
     let mut findings = Vec::new();
     for process in plugins {
         let pid = process.pid;

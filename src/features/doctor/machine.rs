@@ -1,5 +1,6 @@
 //! Facts about the machine that only checks need.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -58,16 +59,16 @@ pub fn file_system(path: &Path) -> FileResult<FileSystem> {
 
 impl Host {
     /// Returns the MPS programs that have ended and that nobody has reaped. Process tables leave them out.
-    pub fn mps_zombies(&self) -> Vec<Zombie> {
+    pub fn mps_zombies(&self, process_names: &BTreeMap<Pid, String>) -> Vec<Zombie> {
         let proc = self.under_root("proc");
-        list_directory(&proc)
-            .into_iter()
-            .filter(|(_, name)| name.parse::<u32>().is_ok())
-            .filter_map(|(directory, _)| {
-                let stat = fs::read(directory.join("stat")).ok()?;
+        process_names
+            .iter()
+            .filter(|(_, name)| name.starts_with(MPS_PROGRAM_PREFIX))
+            .filter_map(|(pid, _)| {
+                let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
                 let stat = String::from_utf8_lossy(&stat);
-                let StatLine { pid, name, fields } = StatLine::parse(&stat)?;
-                if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAM_PREFIX) {
+                let StatLine { pid, fields, .. } = StatLine::parse(&stat)?;
+                if fields.first() != Some(&"Z") {
                     return None;
                 }
                 let parent = Pid(fields.get(1)?.parse().ok()?);

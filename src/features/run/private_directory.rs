@@ -14,7 +14,7 @@ use crate::host::{
     Directory, Environment, FileError, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
     use_service_limits,
 };
-use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
+use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR, MpsProcesses};
 use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
 use crate::plan::{self, Destroy, DownRequest, Plan};
 use crate::render::{ProgressForm, start_progress};
@@ -208,7 +208,9 @@ pub(super) fn end_processes(environment: &Environment, directory: &Path, device:
         pipe,
         directory.join("log"),
     );
-    let _ = daemon.end_unrecorded(&environment.host, caller(), false);
+    let host = &environment.host;
+    let processes = MpsProcesses::read(host).unwrap_or_default();
+    let _ = daemon.end_unrecorded(host, &processes, caller(), false);
 }
 
 /// Ends the daemons that killed processes of this user have left in private directories, and removes these.

@@ -4,7 +4,7 @@ use super::SelftestArgs;
 use super::plan::{TestPlan, compute_words};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, ProcessTable, Uid, host_name, join_words};
+use crate::host::{Environment, Uid, host_name, join_words};
 use crate::node::{Detail, Gpu, Node, Unmanaged};
 
 /// Enough to see who uses a GPU, and what its instances are.
@@ -189,13 +189,8 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     if args.drained {
         return Ok(());
     }
-    let processes = environment.host.read_processes().ok();
-    let runs = |name: &str| {
-        processes
-            .iter()
-            .flat_map(ProcessTable::iter)
-            .any(|process| process.name == name)
-    };
+    let names = environment.host.read_process_names().unwrap_or_default();
+    let runs = |program: &str| names.values().any(|name| name == program);
     let refused = |what: &str, hint: String| {
         let what = format!("{what} runs and could start programs on the GPUs meanwhile");
         Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))

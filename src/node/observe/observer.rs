@@ -12,6 +12,7 @@ use super::records::{node_from_records, read_records};
 use super::{idle_pods, outside_mps, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, FileError, Fingerprint, Holder};
+use crate::mps::read_mps_processes;
 use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -231,10 +232,7 @@ impl<'a> Observer<'a> {
             device.processes = processes.remove(&device.uuid);
         }
         // Read last, so that it has every server that NVML lists.
-        let table = environment
-            .host
-            .read_processes()
-            .map_err(ObserveError::Proc)?;
+        let table = read_mps_processes(&environment.host).map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
         observe_daemons(environment, &table, detail, ANSWER_TIMEOUT, &mut node);
         find_access_faults(environment, &mut node);
@@ -249,8 +247,12 @@ impl<'a> Observer<'a> {
             unmanaged::find_daemons(environment, &table, &mut node);
             for device in &mut node.devices {
                 let pids = device.processes_outside_mps();
-                let processes = pids.iter().filter_map(|pid| table.get(*pid));
-                device.strangers = processes.map(Holder::from_process).collect();
+                let processes = pids
+                    .iter()
+                    .filter_map(|pid| environment.host.find_process(*pid));
+                device.strangers = processes
+                    .map(|process| Holder::from_process(&process))
+                    .collect();
             }
         }
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {

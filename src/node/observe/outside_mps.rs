@@ -13,10 +13,10 @@ use crate::state::RunDir;
 /// not enough: NVML makes its two lists one after the other.
 pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
     // The second sample follows the last first one.
-    let suspects: Vec<Vec<Pid>> = node
+    let suspects: Vec<Vec<(Pid, Option<Process>)>> = node
         .devices
         .iter()
-        .map(|device| suspect_processes(node, table, device))
+        .map(|device| find_suspects(host, node, table, device))
         .collect();
     for (nth, suspects) in suspects.into_iter().enumerate() {
         if suspects.is_empty() {
@@ -28,15 +28,15 @@ pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node:
             continue;
         };
         let (mut found, mut unseen) = (Vec::new(), 0);
-        for pid in suspects {
+        for (pid, before) in suspects {
             if !second.contains_pid(pid) || second.contains_client(pid) {
                 continue;
             }
-            match (table.get(pid), host.find_process(pid)) {
+            match (before, host.find_process(pid)) {
                 (Some(before), Some(now)) if before.started == now.started => {
                     let usage = second.compute.iter().find(|usage| usage.pid == pid);
                     let memory = usage.and_then(|usage| usage.memory);
-                    found.push(read_outside_mps((host, table), node, device, &now, memory));
+                    found.push(read_outside_mps(host, node, device, &now, memory));
                 }
                 (None, None) => unseen += 1,
                 _ => {}
@@ -58,15 +58,21 @@ pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node:
 }
 
 /// Returns the processes that nobody accounts for and that are no MPS programs: the servers of an unmanaged daemon are
-/// not suspects.
-fn suspect_processes(node: &Node, table: &ProcessTable, device: &Device) -> Vec<Pid> {
-    let mut pids = device.processes_outside_mps();
-    pids.retain(|&pid| {
-        !table
-            .get(pid)
-            .is_some_and(|process| is_mps(node, table, process))
-    });
-    pids
+/// not suspects. One that `/proc` does not show is `None`.
+fn find_suspects(
+    host: &Host,
+    node: &Node,
+    table: &ProcessTable,
+    device: &Device,
+) -> Vec<(Pid, Option<Process>)> {
+    let pids = device.processes_outside_mps().into_iter();
+    pids.map(|pid| (pid, host.find_process(pid)))
+        .filter(|(_, process)| {
+            !process
+                .as_ref()
+                .is_some_and(|process| is_mps(node, table, process))
+        })
+        .collect()
 }
 
 /// True for a daemon, a server of one, and a server without one. Any program can have their names; but a daemon is
@@ -86,7 +92,7 @@ fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
 }
 
 fn read_outside_mps(
-    (host, table): (&Host, &ProcessTable),
+    host: &Host,
     node: &Node,
     device: &Device,
     process: &Process,
@@ -105,7 +111,7 @@ fn read_outside_mps(
         unit: Holder::from_process(process)
             .unit
             .filter(|unit| is_service(unit)),
-        is_main: is_main(table, process),
+        is_main: is_main(host, process),
         memory,
         age: process.age(),
         is_served: served.is_some() || has_unmanaged,
@@ -123,12 +129,16 @@ const INIT_PID: Pid = Pid(1);
 
 /// True if init is the parent of this process, and of no other one in its unit: one that was left by its parent, such as a
 /// job of cron, has init as its parent as well.
-fn is_main(table: &ProcessTable, process: &Process) -> bool {
+fn is_main(host: &Host, process: &Process) -> bool {
+    if process.parent != INIT_PID {
+        return false;
+    }
+    let table = host.read_processes().unwrap_or_default();
     let unit = Holder::from_process(process).unit;
-    let mut others = table
+    !table
         .children(INIT_PID)
-        .filter(|other| other.pid != process.pid);
-    process.parent == INIT_PID && !others.any(|other| Holder::from_process(other).unit == unit)
+        .filter(|other| other.pid != process.pid)
+        .any(|other| Holder::from_process(other).unit == unit)
 }
 
 /// The time in which a server ends when its daemon has been killed.

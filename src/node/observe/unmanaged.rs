@@ -135,7 +135,7 @@ fn read_unmanaged(
     Unmanaged {
         has_company: supervisor
             .as_ref()
-            .is_some_and(|supervisor| has_company(supervisor, process, table, node)),
+            .is_some_and(|supervisor| has_company(host, supervisor, process, node)),
         supervisor,
         is_elsewhere: environ.is_some() && !has_own_root(host, process),
         program,
@@ -152,18 +152,14 @@ fn read_unmanaged(
 }
 
 /// True if a service runs something else than daemons that nobody manages, and the shell that started this one.
-fn has_company(
-    supervisor: &Supervisor,
-    daemon: &Process,
-    table: &ProcessTable,
-    node: &Node,
-) -> bool {
+fn has_company(host: &Host, supervisor: &Supervisor, daemon: &Process, node: &Node) -> bool {
     if !matches!(
         supervisor,
         Supervisor::Service(_) | Supervisor::UserService(..)
     ) {
         return false;
     }
+    let table = host.read_processes().unwrap_or_default();
     let parents = std::iter::successors(table.get(daemon.parent), |one| table.get(one.parent));
     let shells = parents.take_while(|one| SHELLS.contains(&one.name.as_str()));
     let shells: Vec<Pid> = shells.take(MAX_SHELLS).map(|one| one.pid).collect();
