@@ -58,8 +58,12 @@ impl<'a> GpuRun<'a> {
 
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
     pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
-        let mut steps = self.gpu.plan.steps.iter();
-        let switch = steps.position(|step| matches!(step.action, Action::SwitchMig { .. }));
+        let switch = self
+            .gpu
+            .plan
+            .steps
+            .iter()
+            .position(|step| matches!(step.action, Action::SwitchMig { .. }));
         self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 

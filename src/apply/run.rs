@@ -154,10 +154,9 @@ fn carry_out(
         .journal
         .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        let purges = plan.purge.iter();
         error
             .failures
-            .extend(purges.flat_map(|purge| purge_files(run, purge)));
+            .extend(plan.purge.iter().flat_map(|purge| purge_files(run, purge)));
         if error.failures.is_empty() {
             return Ok(restarted);
         }

@@ -18,9 +18,10 @@ pub(super) fn find_unserved_users(
     profile: &Profile,
     environment: &Environment,
 ) -> Vec<(Serve, Problem)> {
-    let serves = profile.serves.iter();
-    apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
-    serves
+    apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
+    profile
+        .serves
+        .iter()
         .filter_map(|(serve, _)| {
             let unknown = find_unknown_account(serve, Some(environment));
             let problem = unknown.unwrap_or_else(|error| {

@@ -75,13 +75,19 @@ impl Outcome {
     /// True if a part of the profile is on a GPU, of which these parts were left out.
     fn has_part_on(&self, gpu: &Gpu, missing: &[Problem], run_dir: &Path) -> bool {
         let is_here = |missing: &&Problem| missing.gpu == Some(gpu.index);
-        let left_out = missing.iter().filter(is_here);
-        let left_out: Vec<Option<&String>> = left_out.map(|one| one.device.as_ref()).collect();
+        let left_out: Vec<Option<&String>> = missing
+            .iter()
+            .filter(is_here)
+            .map(|one| one.device.as_ref())
+            .collect();
         if left_out.is_empty() || left_out.contains(&None) {
             return left_out.is_empty();
         }
-        let failed = self.failed.as_ref().map(ApplyError::missing_parts);
-        let has_failed = failed.iter().flatten().any(|failed| is_here(&failed));
+        let has_failed = self
+            .failed
+            .iter()
+            .flat_map(ApplyError::missing_parts)
+            .any(|failed| is_here(&&failed));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
         let has_device = self.node.served().any(|served| {
             served.record.key.gpu == gpu.uuid

@@ -59,8 +59,11 @@ pub fn run_in_selftest(
 
 /// Returns the error of a command that failed, in one line.
 pub fn error_line(output: &Output) -> String {
-    let lines = output.stderr.lines().map(str::trim);
-    let mut error = lines.skip_while(|line| !line.starts_with("error: "));
+    let mut error = output
+        .stderr
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| !line.starts_with("error: "));
     let Some(first) = error.next() else {
         let last = output.stderr.lines().last();
         let last = last.filter(|_| output.status.signal().is_none());

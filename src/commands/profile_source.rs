@@ -122,8 +122,12 @@ impl ChosenProfile {
     /// here.
     pub fn record(&self, environment: &Environment, directories: &Directories, outcome: &Outcome) {
         let (node, has_changed) = (&outcome.node, !outcome.is_unchanged);
-        let missing = outcome.plan.missing.iter();
-        let missing: Vec<Problem> = missing.map(Problem::for_everybody).collect();
+        let missing: Vec<Problem> = outcome
+            .plan
+            .missing
+            .iter()
+            .map(Problem::for_everybody)
+            .collect();
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)

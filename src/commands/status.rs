@@ -178,8 +178,12 @@ fn watch_status(
     let first = observe_with_profile(args, &mut observer, environment)?;
     if let Err(unknown) = args.devices.resolve_names(&first) {
         // A device may be called 5: only a mistake tells that none was meant.
-        let mut words = args.devices.words.iter();
-        return match words.rfind(|word| interval(word).is_ok()) {
+        let seconds = args
+            .devices
+            .words
+            .iter()
+            .rfind(|word| interval(word).is_ok());
+        return match seconds {
             Some(seconds) => {
                 Err(unknown).context(format!("write the seconds after an =: --watch={seconds}"))
             }

@@ -49,10 +49,13 @@ impl Host {
     /// for root. Distributions set it to no unless a file says otherwise.
     fn ends_sessions(&self) -> bool {
         // Of two files with one name, the later one counts.
-        let places = ["usr/lib", "usr/local/lib", "run", "etc"];
-        let places = places.map(|place| self.root.join(place).join("systemd"));
-        let own = places.iter().rev().map(|place| place.join("logind.conf"));
-        let own = own.into_iter().find(|file| file.exists());
+        let places = ["usr/lib", "usr/local/lib", "run", "etc"]
+            .map(|place| self.root.join(place).join("systemd"));
+        let own = places
+            .iter()
+            .rev()
+            .map(|place| place.join("logind.conf"))
+            .find(|file| file.exists());
         let parts: BTreeMap<OsString, _> = places
             .iter()
             .filter_map(|place| fs::read_dir(place.join("logind.conf.d")).ok())

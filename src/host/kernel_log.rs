@@ -87,9 +87,9 @@ fn find_xids(log: &str, uptime: Duration) -> Vec<Xid> {
 /// facility, number, microseconds. What programs write there has a facility other than 0.
 fn parse_kernel_record(record: &str) -> Option<(Duration, &str)> {
     let (head, message) = record.split_once(';')?;
-    let mut head = head.split(',');
-    let priority: u32 = head.next()?.parse().ok()?;
-    let micros: u64 = head.nth(1)?.parse().ok()?;
+    let (priority, head) = head.split_once(',')?;
+    let priority: u32 = priority.parse().ok()?;
+    let micros: u64 = head.split(',').nth(1)?.parse().ok()?;
     (priority < 8).then(|| (Duration::from_micros(micros), message))
 }
 

@@ -163,11 +163,13 @@ impl Device {
             return Vec::new();
         };
         let is_known = |pid: Pid| {
-            let mut strays = self.strays.iter();
             self.serving_daemon()
                 .is_some_and(|served| served.has_program(pid))
                 || processes.contains_client(pid)
-                || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
+                || self
+                    .strays
+                    .iter()
+                    .any(|stray| stray.is_idle() && stray.server.pid == pid)
         };
         processes
             .compute

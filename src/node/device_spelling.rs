@@ -263,8 +263,8 @@ impl Node {
         let mark = parse_index(strip_affixes(word))
             .map(GpuMark::Index)
             .or_else(|| parse_gpu_mark(strip_affixes(word)));
-        let index = mark.and_then(|mark| self.index_with(mark));
-        index.ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
+        mark.and_then(|mark| self.index_with(mark))
+            .ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
     }
 
     /// Returns the error for a GPU's mark that no GPU has, or for a word that is no such mark.
@@ -306,17 +306,17 @@ fn has_title(device: &Device, title: &str) -> bool {
         .served
         .as_ref()
         .and_then(|served| served.record.profile.as_deref());
-    let own = device
+    device
         .part
         .as_ref()
         .map(|part| part.title.as_str())
-        .or(recorded);
-    own.is_some_and(|own| {
-        let short = own
-            .parse::<ProfileName>()
-            .map(|own| own.to_short().to_string());
-        own == title || short.as_deref() == Ok(title)
-    })
+        .or(recorded)
+        .is_some_and(|own| {
+            let short = own
+                .parse::<ProfileName>()
+                .map(|own| own.to_short().to_string());
+            own == title || short.as_deref() == Ok(title)
+        })
 }
 
 #[cfg(test)]

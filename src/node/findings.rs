@@ -42,8 +42,11 @@ impl Node {
             }
         }
         for served in self.served() {
-            let remarks = remarks_on(served).into_iter();
-            found.extend(remarks.map(|remark| remark.on_device(&served.record.name)));
+            found.extend(
+                remarks_on(served)
+                    .into_iter()
+                    .map(|remark| remark.on_device(&served.record.name)),
+            );
         }
         debug_assert!(found.iter().all(Finding::matches_fault_table), "{found:?}");
         found.extend(self.unknown_faults());
@@ -343,8 +346,10 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
 fn older_clients_remark(served: &Served) -> Option<Finding> {
-    let clients = served.clients.as_slice().iter();
-    let older: Vec<&Client> = clients
+    let older: Vec<&Client> = served
+        .clients
+        .as_slice()
+        .iter()
         .filter(|client| !served.earlier_values(client).is_empty())
         .collect();
     let what = match older.as_slice() {

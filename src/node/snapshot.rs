@@ -61,9 +61,9 @@ pub struct Node {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn from_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        let gpus = gpus.into_iter();
         let mut node = Self {
             gpus: gpus
+                .into_iter()
                 .map(|(index, model)| Gpu::from_model(index, model))
                 .collect(),
             ..Self::default()
@@ -120,11 +120,11 @@ impl Node {
             .collect();
         let mut devices: Vec<Device> = self.gpus.iter().flat_map(Gpu::devices).collect();
         for device in &mut devices {
-            let mut of_it = records.iter().map(|served| &served.record);
-            let nth = of_it
-                .clone()
-                .position(|record| record.key == device.key && record.uuid == device.uuid)
-                .or_else(|| of_it.position(|record| record.key == device.key));
+            let is_of_key = |served: &Served| served.record.key == device.key;
+            let nth = records
+                .iter()
+                .position(|served| is_of_key(served) && served.record.uuid == device.uuid)
+                .or_else(|| records.iter().position(is_of_key));
             if let Some(served) = nth.map(|nth| records.remove(nth)) {
                 if served.record.uuid != device.uuid {
                     device.presence = Presence::MadeAgain;
@@ -259,8 +259,10 @@ impl Node {
             .iter()
             .find(|instance| instance.placement == key.placement)?;
         let offer = gpu.profile(key.profile)?;
-        let mut compute = instance.compute.iter();
-        let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
+        let has_all_sms = instance
+            .compute
+            .iter()
+            .all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
         let size = gpu.instance_size(offer, instance.compute.len(), has_all_sms);
         Some(size.with_client_limit(clients))
     }
@@ -294,8 +296,11 @@ impl Node {
 
     /// True if a daemon may serve the device with this UUID, and its record cannot be read.
     pub fn may_be_served(&self, uuid: &str) -> bool {
-        let mut lost = self.lost_records.iter();
-        self.unseen_daemons().is_some() || lost.any(|served| served.record.uuid == uuid)
+        self.unseen_daemons().is_some()
+            || self
+                .lost_records
+                .iter()
+                .any(|served| served.record.uuid == uuid)
     }
 
     /// The compute mode that a device had before a daemon of this boot changed it.

@@ -253,8 +253,11 @@ impl<'a> InstanceUse<'a> {
     /// Returns the instances of a GPU, by placement, but for those of virtual machines.
     pub(super) fn all_on_gpu(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let mut all = Vec::new();
-        let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.belongs_to_virtual_machine(gpu, one)) {
+        let instances = gpu
+            .instances
+            .iter()
+            .filter(|one| !node.belongs_to_virtual_machine(gpu, one));
+        for instance in instances {
             let mut parts = Vec::new();
             for compute in &instance.compute {
                 let device = node.device_with_uuid(&compute.uuid);

@@ -85,12 +85,10 @@ impl Plan {
                 .seen
                 .retain(|holder| !accounted_for.contains(&holder.pid));
             if work == Work::Destroy {
-                let seen = holders.seen.into_iter();
-                let services = seen.filter(|holder| stops_holders && holder.is_monitoring());
-                holders = Holders {
-                    seen: services.collect(),
-                    hidden: 0,
-                };
+                holders
+                    .seen
+                    .retain(|holder| stops_holders && holder.is_monitoring());
+                holders.hidden = 0;
             }
             if holders == Holders::default() {
                 continue;

@@ -486,6 +486,9 @@ fn misfit_refusal(
 
 /// Returns the instances of requests on a GPU.
 fn partition_of<'g>(gpu: &'g Gpu, requests: &[Request]) -> Partition<'g> {
-    let profiles = requests.iter();
-    Partition::from_instances(profiles.filter_map(|request| gpu.profile(request.profile)))
+    Partition::from_instances(
+        requests
+            .iter()
+            .filter_map(|request| gpu.profile(request.profile)),
+    )
 }

@@ -1,6 +1,5 @@
 //! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::device::DevicePlan;
@@ -251,12 +250,12 @@ impl<'a> Planner<'a> {
             layout.plan.after = SliceMap::new(gpu.placement_units(), Vec::new());
         }
         let clients = self.node.control_program().client_limit;
-        let settings = whole.settings.as_ref();
-        let settings = settings.map(|settings| {
-            settings.for_device_size(|| gpu.device_size().with_client_limit(Some(clients)))
-        });
-        let limit = settings.as_deref().and_then(Settings::given_memory_limit);
-        if let Some(limit) = limit
+        let size = || gpu.device_size().with_client_limit(Some(clients));
+        let settings = whole
+            .settings
+            .as_ref()
+            .map(|settings| settings.for_device_size(size).into_owned());
+        if let Some(limit) = settings.as_ref().and_then(Settings::given_memory_limit)
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
             let error = self.profile.error_at(block.span, why);
@@ -273,7 +272,7 @@ impl<'a> Planner<'a> {
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             client_limit: Some(clients),
             name,
-            settings: settings.map(Cow::into_owned),
+            settings,
             gpu: gpu.index,
             entry: 0,
             span,

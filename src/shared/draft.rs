@@ -121,12 +121,14 @@ impl DraftProfile {
     /// True if `mps = false` stands at the top: there are MIG devices, and no device has a daemon.
     fn is_off(&self) -> bool {
         let without_devices = mig_devices(Vec::new());
-        let mut wants = self
+        let wants: Vec<&Table> = self
             .blocks
             .iter()
             .map(|block| &block.want)
-            .filter(|want| **want != without_devices);
-        wants.clone().all(is_off) && wants.any(|want| want.contains_key("devices"))
+            .filter(|want| **want != without_devices)
+            .collect();
+        wants.iter().all(|want| is_off(want))
+            && wants.iter().any(|want| want.contains_key("devices"))
     }
 }
 

@@ -267,9 +267,8 @@ impl RecordedInstance {
             .into_iter()
             .filter(|one| (one.placement, one.profile) == (self.placement, self.profile))
             .any(|one| {
-                let mut parts = one.compute.iter();
                 self.compute
-                    .is_none_or(|at| parts.any(|part| part.placement == at))
+                    .is_none_or(|at| one.compute.iter().any(|part| part.placement == at))
             })
     }
 }

@@ -254,8 +254,11 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
 fn unjudged_models(profile: &Profile, block: usize) -> impl Iterator<Item = &'static Incomplete> {
     let select = &profile.blocks[block].select;
     catalog::incomplete().iter().filter(move |model| {
-        let mut names = model.product_names.iter();
-        select.product.is_some() && names.any(|name| select.may_select(name))
+        select.product.is_some()
+            && model
+                .product_names
+                .iter()
+                .any(|name| select.may_select(name))
     })
 }
 

@@ -251,11 +251,13 @@ impl<'a> BranchAndBound<'a> {
             *is_complete = false;
             return None;
         }
-        let parts = self.fractional_counts(&relaxed).into_iter();
         // The one that lacks least to the next whole number.
-        let next = parts.max_by(|(_, one), (_, other)| {
-            fractional_part(*one).total_cmp(&fractional_part(*other))
-        });
+        let next = self
+            .fractional_counts(&relaxed)
+            .into_iter()
+            .max_by(|(_, one), (_, other)| {
+                fractional_part(*one).total_cmp(&fractional_part(*other))
+            });
         let Some((counted, number)) = next else {
             // Where prices are not exact, it may cost more.
             let gpus = self
@@ -437,9 +439,10 @@ impl<'a> BranchAndBound<'a> {
             for device in devices {
                 counts[device.size] += 1;
             }
-            let mut layouts = self.problem.layouts.iter();
             Some(
-                layouts
+                self.problem
+                    .layouts
+                    .iter()
                     .find(|layout| layout.group == *group && layout.counts == counts)?
                     .free,
             )
