@@ -375,12 +375,13 @@ fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> 
     if instance.is_none() && gpu.mig {
         return None;
     }
-    // A caller who may not see instances cannot have changed any.
     let is_hidden = gpu
         .snapshot
         .is_none_or(|snapshot| snapshot.hidden.is_some());
-    let Some(key) = instance.filter(|_| !is_hidden) else {
-        return Some(record.uuid.clone());
+    let key = match instance {
+        Some(key) if !is_hidden => key,
+        // A caller who may not see instances cannot have changed any.
+        _ => return Some(record.uuid.clone()),
     };
     gpu.instances
         .get(&key.placement)?

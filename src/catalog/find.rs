@@ -89,7 +89,8 @@ pub fn named(word: &str) -> Option<&'static Model> {
 pub fn model_with_product(product: &str) -> Option<&'static Model> {
     let mut found =
         models_with(product).filter(|model| model.product_names.iter().any(|name| name == product));
-    found.next().filter(|_| found.next().is_none())
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
 }
 
 /// NVML's names for the boards with that device id, and that subsystem id where one is given.

@@ -46,7 +46,10 @@ pub fn check_accounts(profile: &Profile, environment: &Environment, caller: Uid)
     if !mistakes.is_empty() {
         mistakes.extend(mistakes_of_plan(profile, environment, caller));
     }
-    Ok(ProfileError::from_errors(mistakes).map_or(Ok(()), Err)?)
+    match ProfileError::from_errors(mistakes) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
 }
 
 /// The mistakes that planning finds, if the node can be seen.

@@ -147,7 +147,8 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
         }
         if let Some(start) = step.action.as_start()
             && let Some(Served { record, .. }) = outcome.node.served_named(&start.name)
-            && let Some(daemon) = record.daemon.filter(|_| record.finished)
+            && record.finished
+            && let Some(daemon) = record.daemon
         {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
             let (times, most) = (record.healed.len(), DeviceRecord::MAX_HEALS_PER_HOUR);

@@ -39,7 +39,11 @@ impl Host {
             (Some(group), _) => hasher.hash_one(group),
             (None, Some(ids)) => hasher.hash_one(ids),
             (None, None) => {
-                hasher.hash_one(session_group(&groups).filter(|_| self.ends_sessions())?)
+                let session = session_group(&groups)?;
+                if !self.ends_sessions() {
+                    return None;
+                }
+                hasher.hash_one(session)
             }
         };
         Some(format!("{hash:016x}"))

@@ -75,7 +75,9 @@ fn find_xids(log: &str, uptime: Duration) -> Vec<Xid> {
             found.clear();
         }
         let age = uptime.saturating_sub(at);
-        if let Some((pci, number)) = parse_xid(message).filter(|_| age <= MAX_XID_AGE) {
+        if age <= MAX_XID_AGE
+            && let Some((pci, number)) = parse_xid(message)
+        {
             let pci = pci.to_ascii_lowercase();
             found.push(Xid { pci, number, age });
         }
@@ -101,7 +103,10 @@ fn parse_xid(message: &str) -> Option<(&str, u32)> {
     let pci = place.split(' ').next()?;
     let is_address = pci.chars().all(|c| c.is_ascii_hexdigit() || c == ':');
     let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((pci, number.parse().ok()?)).filter(|_| is_address)
+    if !is_address {
+        return None;
+    }
+    Some((pci, number.parse().ok()?))
 }
 
 #[cfg(test)]

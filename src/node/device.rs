@@ -120,7 +120,7 @@ impl Device {
     /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
     pub fn profile_name(&self) -> Option<&str> {
         let title = self.part.as_ref().map_or("whole GPU", |part| &part.title);
-        Some(title).filter(|_| self.exists())
+        self.exists().then_some(title)
     }
 
     /// Returns its memory, if the driver tells it.

@@ -65,15 +65,19 @@ fn parse_gpu_mark(word: &str) -> Option<GpuMark<'_>> {
     }
     // More digits are the beginning of a UUID.
     let rest = word[3..].trim_start_matches([' ', ':', '-', '=']);
-    match parse_index(rest).filter(|_| rest.len() < 4) {
-        Some(index) => Some(GpuMark::Index(index)),
-        None if word[3..].starts_with('-') && rest.len() >= 4 => Some(GpuMark::Uuid(rest)),
-        None => None,
+    if rest.len() < 4 {
+        parse_index(rest).map(GpuMark::Index)
+    } else {
+        word[3..].starts_with('-').then_some(GpuMark::Uuid(rest))
     }
 }
 
 fn parse_index(digits: &str) -> Option<u32> {
-    digits.parse().ok().filter(|_| is_index(digits))
+    if is_index(digits) {
+        digits.parse().ok()
+    } else {
+        None
+    }
 }
 
 fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
@@ -287,7 +291,7 @@ impl Node {
                 "name the device as mig-mps status lists it".to_owned()
             };
             NoSuchDevice::NotServed { what, hint }
-        } else if let Some((_, why)) = lost.next().filter(|_| is_mark) {
+        } else if is_mark && let Some((_, why)) = lost.next() {
             NoSuchDevice::Lost(format!(
                 "no GPU that can be read is called \"{word}\"; {why}"
             ))

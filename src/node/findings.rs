@@ -74,15 +74,17 @@ impl Node {
         let mut problems = Vec::new();
         for device in &self.devices {
             if let Some(served) = &device.served {
+                let mut found = Vec::from_iter(daemon_problem(self, device, served));
                 // During a change, record and daemon may differ.
-                let changed =
-                    changed_settings_problem(self, served).filter(|_| !self.is_changing());
-                let access = (!self.is_changing()).then(|| self.access_problems(served));
-                let found = daemon_problem(self, device, served)
-                    .into_iter()
-                    .chain(changed)
-                    .chain(access.into_iter().flatten());
-                problems.extend(found.map(|problem| problem.on_device(&device.name)));
+                if !self.is_changing() {
+                    found.extend(changed_settings_problem(self, served));
+                    found.extend(self.access_problems(served));
+                }
+                problems.extend(
+                    found
+                        .into_iter()
+                        .map(|problem| problem.on_device(&device.name)),
+                );
             }
         }
         for device in &self.devices {

@@ -156,7 +156,10 @@ impl Node {
             }
             let is_whole = device.is_whole();
             if let Some(served) = &mut device.served {
-                served.compute_mode = gpu.filter(|_| is_whole).and_then(|gpu| gpu.compute_mode);
+                served.compute_mode = match gpu {
+                    Some(gpu) if is_whole => gpu.compute_mode,
+                    _ => None,
+                };
             }
         }
         self.fill_client_limits();
@@ -172,14 +175,12 @@ impl Node {
                 continue;
             };
             let key = &served.record.key;
-            let measured = program.measured_client_limit();
-            served.measured_limit = measured.filter(|_| key.instance.is_none());
-            served.hardware_limit = match key.instance {
-                None => Some(program.client_limit),
+            (served.measured_limit, served.hardware_limit) = match key.instance {
+                None => (program.measured_client_limit(), Some(program.client_limit)),
                 Some(instance) => {
                     let gpu = self.gpus.iter().find(|gpu| gpu.uuid == key.gpu);
                     let slices = Some(instance.compute.size);
-                    gpu.and_then(|gpu| gpu.client_limit(program, slices))
+                    (None, gpu.and_then(|gpu| gpu.client_limit(program, slices)))
                 }
             };
         }
@@ -228,10 +229,10 @@ impl Node {
 
     /// Returns the utilization of a device's GPU in percent. No driver reports it for MIG devices.
     pub fn gpu_utilization(&self, device: &Device) -> Option<u32> {
-        let is_whole = device.is_whole() && device.exists();
-        self.gpu_with_uuid(&device.key.gpu)
-            .filter(|_| is_whole)?
-            .utilization
+        if !device.is_whole() || !device.exists() {
+            return None;
+        }
+        self.gpu_with_uuid(&device.key.gpu)?.utilization
     }
 
     /// Returns every record, with what is known of its daemon.

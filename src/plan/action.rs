@@ -73,9 +73,11 @@ impl Reason {
     /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for.
     pub fn text_in_plan(&self, number: usize) -> Cow<'_, str> {
         let text = self.text.as_str();
+        if number <= 1 {
+            return Cow::Borrowed(text);
+        }
         PLURAL_REASONS
             .iter()
-            .filter(|_| number > 1)
             .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)))
             .map_or(Cow::Borrowed(text), Cow::Owned)
     }

@@ -291,7 +291,10 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
 fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), Problem> {
     for device in &node.devices {
         let name = &device.name;
-        for stray in device.strays.iter().filter(|_| wanted.selects(name)) {
+        if !wanted.selects(name) {
+            continue;
+        }
+        for stray in &device.strays {
             if wanted.force.is_none() && !stray.is_idle() {
                 let pid = stray.server.pid;
                 return Err(Problem::new(

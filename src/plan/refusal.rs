@@ -220,8 +220,8 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         if served.has_waiting_program(pid) {
             return Some((format!("waits for {name}"), end_process_hint(pid)));
         }
-        let daemon = served.record.daemon.filter(|_| served.is_alive());
-        let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
+        let daemon = served.record.daemon;
+        let program = if served.is_alive() && daemon.is_some_and(|daemon| daemon.pid == pid) {
             "control daemon"
         } else if served.servers.iter().any(|server| server.pid == pid) {
             "MPS server"

@@ -143,9 +143,12 @@ const LESS: &str = "FRX";
 
 /// Prints text to standard output as it is, on a terminal in a pager, unless there is none or `PAGER` is empty.
 pub fn print_paged(text: &str) -> Result<()> {
+    if !io::stdout().is_terminal() {
+        return print(text);
+    }
     let pager = env::var("PAGER").unwrap_or_else(|_| PAGER.to_owned());
     let mut words = pager.split_whitespace();
-    let Some(program) = words.next().filter(|_| io::stdout().is_terminal()) else {
+    let Some(program) = words.next() else {
         return print(text);
     };
     let mut command = Command::new(program);

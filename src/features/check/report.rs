@@ -68,10 +68,11 @@ pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
         let _ = writeln!(out, "{}", wrap_lines(&line, width));
     }
     // The blocks of a built-in profile are for different models.
-    let is_edited = find_built_in(profile).is_none();
-    for &block in on_node.unmatched.iter().filter(|_| is_edited) {
-        let line = describe_unmatched(profile, block, on_node.is_real);
-        let _ = writeln!(out, "{}", wrap_lines(&line, width));
+    if find_built_in(profile).is_none() {
+        for &block in &on_node.unmatched {
+            let line = describe_unmatched(profile, block, on_node.is_real);
+            let _ = writeln!(out, "{}", wrap_lines(&line, width));
+        }
     }
     if let Some(summary) = summarize_node(on_node) {
         let _ = writeln!(out, "{summary}");

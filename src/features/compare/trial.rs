@@ -158,7 +158,9 @@ impl Trial<'_> {
             if !is_ended && !run.status.success() {
                 return Err(program_failed(self.words, &run));
             }
-            if let Some(value) = rate_in(&run.line).filter(|_| !self.by_runs) {
+            if !self.by_runs
+                && let Some(value) = rate_in(&run.line)
+            {
                 return Ok(Some(copy.throughput(value, Some(run.line))));
             }
             if is_ended {

@@ -194,7 +194,7 @@ impl<'a> OfferWatcher<'a> {
                 continue;
             };
             let is_for_one = offered.shares == 1 && *serve == Serve::OneAtATime;
-            if let Some(limits) = serve.limits_of_pods().filter(|_| !is_for_one) {
+            if !is_for_one && let Some(limits) = serve.limits_of_pods() {
                 remarks.insert(format!(
                     "{}, serve = \"{serve}\": {limits}",
                     offered.resource

@@ -68,7 +68,9 @@ impl LogView {
 
     fn render_line(&mut self, line: &LogLine, text: &mut String) {
         let meaning = line.meaning();
-        if let Some(why) = meaning.why.filter(|_| meaning.kind != LineKind::Chatter) {
+        if meaning.kind != LineKind::Chatter
+            && let Some(why) = meaning.why
+        {
             self.note_meaning(meaning.kind, why, line);
         }
         let written_by = match (line.file, line.tag.as_deref()) {

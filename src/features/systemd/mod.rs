@@ -274,10 +274,13 @@ fn install_units(
         // All or none: a part of a package would go with it.
         let same: Option<Vec<PathBuf>> =
             units.iter().map(|unit| files.same_packaged(unit)).collect();
-        for path in same.iter().flatten() {
-            note_written(false, path);
+        if let Some(same) = same {
+            for path in &same {
+                note_written(false, path);
+            }
+            continue;
         }
-        for unit in units.iter().filter(|_| same.is_none()) {
+        for unit in units {
             let file = files.unit(unit.name);
             let is_new = file.write(&unit.text).context("cannot write the unit")?;
             note_written(is_new, &file.path());

@@ -207,9 +207,12 @@ impl<'a> BranchAndBound<'a> {
         let mut limits = CountLimits::new();
         loop {
             let relaxed = self.relaxation.solve(goal, &limits);
+            if !relaxed.is_met {
+                return None;
+            }
             let mut parts = self.fractional_counts(&relaxed);
-            if !relaxed.is_met || parts.is_empty() {
-                return self.fill_gpus(&relaxed).filter(|_| relaxed.is_met);
+            if parts.is_empty() {
+                return self.fill_gpus(&relaxed);
             }
             parts.sort_by(|(_, one), (_, other)| {
                 fractional_part(*other).total_cmp(&fractional_part(*one))
