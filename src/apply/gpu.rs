@@ -174,8 +174,7 @@ impl<'a> GpuRun<'a> {
             instances: self.gpu.instances.clone(),
             daemons: lock(&self.history.daemons).clone(),
         };
-        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
-        steps_back(&now, &self.before, &gpu)
+        steps_back(&now, &self.before, self.gpu.offered_profiles())
     }
 
     /// Undoes the rest of what the run has changed.
@@ -228,11 +227,8 @@ impl<'a> GpuRun<'a> {
         if self.gpu.unknown.is_empty() {
             return false;
         }
-        let snapshot = self.gpu.snapshot.cloned().unwrap_or_default();
-        match self
-            .gpu
-            .call(move |handle| handle.gpu_instances(&snapshot.profiles))
-        {
+        let profiles = self.gpu.offered_profiles().to_vec();
+        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
             Ok(instances) => {
                 for instance in instances {
                     if self.gpu.unknown.contains_key(&instance.placement) {

@@ -218,7 +218,9 @@ fn destroy_instances(
         }
         if !goes {
             staying.push(instance);
-        } else if let Some(gone) = GpuInstance::on_gpu(gpu, instance.profile, instance.placement) {
+        } else if let Some(gone) =
+            GpuInstance::from_profiles(&gpu.profiles, instance.profile, instance.placement)
+        {
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
                 instance: gone,

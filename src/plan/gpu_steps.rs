@@ -114,7 +114,8 @@ impl<'a> Layout<'a> {
             profile, placement, ..
         } = standing.instance;
         // Instances are found profile by profile: there is one.
-        if let Some(instance) = GpuInstance::on_gpu(self.gpu, *profile, *placement) {
+        if let Some(instance) = GpuInstance::from_profiles(&self.gpu.profiles, *profile, *placement)
+        {
             self.add_compute_destroy_steps(standing, 0..standing.parts.len(), because);
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
