@@ -7,7 +7,7 @@ use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileI
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
-use crate::state::RecordedInstance;
+use crate::state::{DestroyedInstance, RecordedInstance};
 
 /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
 pub(super) fn create_gpu_instance(
@@ -111,9 +111,9 @@ pub(super) fn destroy_gpu_instance(
     };
     let id = reading.id;
     if !gpu.rolling_back {
-        gpu.run.journal.record_destruction(RecordedInstance {
-            name: Some(instance.name.to_string()),
-            ..created_entry(gpu, instance.profile, placement, None)
+        gpu.run.journal.record_destruction(DestroyedInstance {
+            instance: created_entry(gpu, instance.profile, placement, None),
+            name: instance.name.to_string(),
         })?;
     }
     call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
@@ -163,7 +163,6 @@ fn created_entry(
     RecordedInstance {
         gpu: gpu.plan.uuid.clone(),
         profile,
-        name: None,
         placement,
         compute,
     }

@@ -13,7 +13,7 @@ use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
+use crate::state::{DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -84,13 +84,12 @@ impl Node {
     /// Describes the GPU instances that a change destroyed and that do not exist now.
     pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
         let mut missing = Vec::new();
-        for taken in &journal.taken {
-            let Some(gpu) = self.gpu_with_uuid(&taken.gpu) else {
+        for DestroyedInstance { instance, name } in &journal.taken {
+            let Some(gpu) = self.gpu_with_uuid(&instance.gpu) else {
                 continue;
             };
-            if !taken.is_among(&gpu.instances) {
-                let name = taken.name.as_deref().unwrap_or_default();
-                let (index, placement) = (gpu.index, taken.placement);
+            if !instance.is_among(&gpu.instances) {
+                let (index, placement) = (gpu.index, instance.placement);
                 missing.push(format!("GPU {index} {name} at {placement}"));
             }
         }

@@ -13,7 +13,7 @@ use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};
 use crate::host::Pid;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
-use crate::state::{RecordedInstance, RunDir};
+use crate::state::RunDir;
 
 /// The wanted layout of a GPU, with the steps to it.
 pub(super) struct Layout<'a> {
@@ -352,14 +352,10 @@ pub(super) fn is_made_by_us(
     instance: &GpuInstanceReading,
     compute: Option<Placement>,
 ) -> bool {
-    let here = |created: &&RecordedInstance| {
-        let place = (created.profile, created.placement);
-        created.gpu == gpu.uuid && place == (instance.profile, instance.placement)
-    };
     let (parts, wholes): (Vec<_>, Vec<_>) = node
         .created
         .iter()
-        .filter(here)
+        .filter(|created| created.is_in(&gpu.uuid, instance.profile, instance.placement))
         .partition(|created| created.compute.is_some());
     match compute {
         None => !wholes.is_empty(),

@@ -213,11 +213,12 @@ pub(super) fn remarks_on_moved_names(planner: Planner<'_>, layouts: &[Layout<'_>
 fn has_made(planner: Planner<'_>, device: &Device) -> bool {
     let served = device.served.as_ref();
     served.is_some_and(|served| served.run_dir == *planner.run_dir)
-        || planner.node.created.iter().any(|created| {
-            created.gpu == device.key.gpu
-                && device.key.instance.is_some_and(|key| {
-                    (key.profile, key.placement) == (created.profile, created.placement)
-                })
+        || device.key.instance.is_some_and(|key| {
+            planner
+                .node
+                .created
+                .iter()
+                .any(|created| created.is_in(&device.key.gpu, key.profile, key.placement))
         })
 }
 

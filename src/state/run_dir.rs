@@ -314,7 +314,7 @@ impl RunDir {
             let mut seen = BTreeSet::new();
             journal.units.retain(|unit| seen.insert(*unit));
             for taken in &mut journal.taken {
-                taken.name = taken.name.as_deref().map(to_printable);
+                taken.name = to_printable(&taken.name);
             }
         }
         Ok(journal)

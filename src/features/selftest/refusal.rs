@@ -152,10 +152,10 @@ fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
 /// A GPU that somebody has partitioned without mig-mps, or has put into a compute mode.
 fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     let foreign = gpu.instances.iter().find(|instance| {
-        !node.created.iter().any(|made| {
-            made.gpu == gpu.uuid
-                && (made.profile, made.placement) == (instance.profile, instance.placement)
-        })
+        !node
+            .created
+            .iter()
+            .any(|made| made.is_in(&gpu.uuid, instance.profile, instance.placement))
     });
     if let Some(instance) = foreign {
         return Some(RefusalReason::new(
