@@ -18,7 +18,7 @@ pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> R
         return Ok(());
     }
     record.compute_mode_before = Some(is);
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     set_compute_mode(run, record, EXCLUSIVE_PROCESS)
 }
 

@@ -62,7 +62,7 @@ pub(super) fn start_daemon(
 ) -> Result<(), Cause> {
     let node = run.context.node;
     record.since = Timestamp::now();
-    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.run_dir);
     let served = run.find_served(&record.uuid);
     let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
     if let Some(served) = of_this_boot {
@@ -133,7 +133,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         record.served_id,
         (&record.key.gpu, &record.uuid),
     )?;
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     let launched = ensure_compute_mode(run, record)
         .and_then(|()| Ok(daemon.launch(&run.context.environment.host, &launch)?));
     let launched = match launched {
@@ -189,7 +189,7 @@ fn configure_daemon(
     let (pid, is_new) = (process.pid, launched.is_new);
     let host = &run.context.environment.host;
     record.daemon = Some(DaemonId::from_process(process, host));
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     daemon.open_directories(&launch.access)?;
     daemon.check_user_and_limits(process, launch)?;
     let first = match record.settings.server {
@@ -212,7 +212,7 @@ fn configure_daemon(
         }
     }
     record.finished = true;
-    Ok(run.dir.write_record(record)?)
+    Ok(run.run_dir.write_record(record)?)
 }
 
 /// The first user of an eager server.
@@ -259,7 +259,7 @@ pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Caus
 
 /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
 fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    if run.dir.has_record(&record.uuid) {
+    if run.run_dir.has_record(&record.uuid) {
         return Ok(());
     }
     forget_daemon(run, record)
@@ -272,11 +272,11 @@ fn restore_record(
     before: &DeviceRecord,
 ) -> Result<(), Cause> {
     // A process that the kernel cannot end keeps its record.
-    if matches!(run.dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+    if matches!(run.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
         return Ok(());
     }
     if record.name != before.name {
-        run.dir.remove_link(record)?;
+        run.run_dir.remove_link(record)?;
     }
     forget_daemon(run, before)
 }
@@ -288,7 +288,7 @@ fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Resu
         finished: false,
         ..wanted.clone()
     };
-    run.dir.write_record(&unfinished)?;
+    run.run_dir.write_record(&unfinished)?;
     finish_settings_change(run, wanted, was)
 }
 
@@ -314,7 +314,7 @@ fn finish_settings_change(
     if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
         daemon.open_directories(&access)?;
     }
-    Ok(run.dir.write_record(wanted)?)
+    Ok(run.run_dir.write_record(wanted)?)
 }
 
 /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.

@@ -160,7 +160,7 @@ impl<'a> GpuRun<'a> {
                 };
                 let mut result = stop_daemon(self.gpu.run, record, request);
                 if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.gpu.run.dir.remove_link(record);
+                    let unlinked = self.gpu.run.run_dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
                 self.add_step_result(&step, result);

@@ -39,7 +39,7 @@ impl GpuState {
                 .node
                 .served()
                 .filter(|served| {
-                    served.run_dir == run.dir
+                    served.run_dir == run.run_dir
                         && served.record.key.gpu == plan.uuid
                         && served.is_alive()
                 })

@@ -49,7 +49,7 @@ pub fn run(
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
     let run = Run {
         context,
-        dir: run_dir,
+        run_dir,
         node_record,
         journal,
         nvml,
@@ -66,8 +66,8 @@ pub fn run(
     }
     let result = carry_out(plan, &run, &change, &threads);
     // What cannot be removed is reported by doctor.
-    let _ = run.dir.remove_mount_sources();
-    run.dir.keep_reserve();
+    let _ = run.run_dir.remove_mount_sources();
+    run.run_dir.keep_reserve();
     result
 }
 
@@ -141,7 +141,7 @@ fn carry_out(
     if !undone.is_empty() {
         change.begin_rollback();
         // It may need the room.
-        run.dir.give_up_reserve();
+        run.run_dir.give_up_reserve();
         roll_back(undone, &mut error, threads);
     }
     let ledger = run.node_record.write_rest();
