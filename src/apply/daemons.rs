@@ -7,9 +7,9 @@ use super::compute_mode::ensure_compute_mode;
 use super::context::Run;
 use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, stop_daemon};
 use super::gpu_state::{ChangingGpu, History};
-use super::start_check::{access_of, daemon_process, query_account_id};
+use super::start_check::{access_of, launch_request, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
+use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProgram, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
@@ -127,7 +127,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
     if record.served_id.is_none() {
         record.served_id = query_account_id(serve_setting(&record.settings))?;
     }
-    let launch = daemon_process(
+    let launch = launch_request(
         run.context.environment,
         &record.settings,
         record.served_id,
@@ -181,7 +181,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
 fn configure_daemon(
     run: &Run<'_>,
     daemon: &Daemon,
-    launch: &DaemonProcess,
+    launch: &LaunchRequest,
     record: &mut DeviceRecord,
     launched: &Launched,
 ) -> Result<(), Cause> {

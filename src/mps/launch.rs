@@ -14,7 +14,7 @@ use crate::host::{
 };
 use crate::settings::{Cpus, NOFILE};
 
-/// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
+/// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initializes CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -46,7 +46,7 @@ impl Daemon {
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
-    pub fn launch(&self, host: &Host, wanted: &DaemonProcess) -> Result<Launched, MpsError> {
+    pub fn launch(&self, host: &Host, wanted: &LaunchRequest) -> Result<Launched, MpsError> {
         self.check_launch(wanted)?;
         if let Some(process) = self.adopt_unrecorded(host, wanted)? {
             return Ok(Launched {
@@ -68,7 +68,7 @@ impl Daemon {
     }
 
     /// Checks what a launch needs, and touches nothing.
-    pub fn check_launch(&self, wanted: &DaemonProcess) -> Result<(), MpsError> {
+    pub fn check_launch(&self, wanted: &LaunchRequest) -> Result<(), MpsError> {
         self.check_path()?;
         // Root can raise any limit.
         if let (_, Some(most)) = open_file_limits()
@@ -143,7 +143,7 @@ impl Daemon {
     }
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
-    fn start_process(&self, host: &Host, wanted: &DaemonProcess) -> Result<Process, MpsError> {
+    fn start_process(&self, host: &Host, wanted: &LaunchRequest) -> Result<Process, MpsError> {
         let output = self.run(&self.start_command(wanted), "", LAUNCH_TIMEOUT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
@@ -164,7 +164,7 @@ impl Daemon {
 
     /// Returns the command that starts the daemon, in a scope of its own. The helper applies limits, and becomes the control
     /// program with the same environment.
-    fn start_command(&self, wanted: &DaemonProcess) -> Command {
+    fn start_command(&self, wanted: &LaunchRequest) -> Command {
         let programs = &self.programs;
         let limits = wanted.limits();
         let mut command = if limits == Limits::default() {
@@ -191,7 +191,7 @@ impl Daemon {
     pub fn check_user_and_limits(
         &self,
         process: &Process,
-        wanted: &DaemonProcess,
+        wanted: &LaunchRequest,
     ) -> Result<(), MpsError> {
         let checks = [
             (
@@ -247,9 +247,9 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     format!("the control daemon of {device} did not start ({status}): {meaning}")
 }
 
-/// What the process of a device's control daemon must be like.
+/// A request to launch the control daemon of a device.
 #[derive(Clone, Debug)]
-pub struct DaemonProcess {
+pub struct LaunchRequest {
     /// The UUID of its device.
     pub device: String,
     /// True if a single server, running as root, serves all users at once.
@@ -263,7 +263,7 @@ pub struct DaemonProcess {
     pub nofile: Option<u64>,
 }
 
-impl DaemonProcess {
+impl LaunchRequest {
     /// Returns its limits, without those that the caller already has.
     fn limits(&self) -> Limits {
         let files = self.nofile.unwrap_or(NOFILE);

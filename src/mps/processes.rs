@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::launch::MULTIUSER;
-use super::{Daemon, DaemonProcess, MpsError};
+use super::{Daemon, LaunchRequest, MpsError};
 use crate::config::{CONTROL_PROGRAM, MPS_PROGRAM_PREFIX, SERVER_PROGRAM};
 use crate::host::{
     Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller,
@@ -156,7 +156,7 @@ impl Daemon {
     pub(super) fn adopt_unrecorded(
         &self,
         host: &Host,
-        wanted: &DaemonProcess,
+        wanted: &LaunchRequest,
     ) -> Result<Option<Process>, MpsError> {
         let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
         if let [one] = daemons.as_slice() {
