@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::gpu_state::{ChangingGpu, describe_compute_instance};
-use super::in_use::{find_holders, read_holders, retry_while_in_use, stop_units};
+use super::in_use::{find_holders, find_processes_in_the_way, retry_while_in_use, stop_units};
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
@@ -204,7 +204,7 @@ fn call_with_retries<T: Send + 'static>(
         && answer
             .as_ref()
             .is_err_and(|error| error.code() == Some(Code::IN_USE))
-        && stop_units(gpu, &read_holders(gpu))?
+        && stop_units(gpu, &find_holders(gpu))?
     {
         answer = call();
     }
@@ -214,7 +214,7 @@ fn call_with_retries<T: Send + 'static>(
         }
         Some(Code::IN_USE) => Cause::InUse {
             error,
-            holders: find_holders(gpu, device),
+            holders: find_processes_in_the_way(gpu, device),
             stops_services,
         },
         _ => Cause::Nvml(error),
