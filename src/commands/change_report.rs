@@ -32,8 +32,8 @@ pub struct Outcome {
     pub failed: Option<ApplyError>,
     /// The monitoring services that were stopped meanwhile, and run again.
     pub restarted: Vec<Unit>,
-    /// The failure of what follows the change.
-    pub follow_up_error: Option<CommandError>,
+    /// The error with which the command ends after its report, although the change was made.
+    pub deferred_error: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
     pub took: Duration,
 }
@@ -48,7 +48,7 @@ impl Outcome {
             node,
             failed: None,
             restarted: Vec::new(),
-            follow_up_error: None,
+            deferred_error: None,
             took: Duration::ZERO,
         }
     }
@@ -119,9 +119,7 @@ impl Outcome {
         if let Some(error) = self.partial_error(is_of_nothing) {
             // It has the failures, too.
             self.failed = None;
-            if let Some(second) = self.follow_up_error.replace(error) {
-                note(&second.to_string());
-            }
+            self.defer_error(error);
         }
         self.node.missing = if is_for_document {
             missing.clone()
@@ -129,6 +127,13 @@ impl Outcome {
             Vec::new()
         };
         self.plan.missing = missing;
+    }
+
+    /// Makes the command end with this error after its report. An earlier error becomes a note.
+    pub fn defer_error(&mut self, error: CommandError) {
+        if let Some(earlier) = self.deferred_error.replace(error) {
+            note(&earlier.to_string());
+        }
     }
 
     /// Returns the error of a profile of which parts, or all, were left out.
@@ -176,7 +181,7 @@ impl Outcome {
         if consent.json {
             let error = match &self.failed {
                 Some(failed) => Some(Message::from(failed)),
-                None => self.follow_up_error.as_ref().map(CommandError::message),
+                None => self.deferred_error.as_ref().map(CommandError::message),
             };
             let document = if consent.dry_run {
                 ChangeDocument::from_plan(&self.plan, &[])

@@ -205,7 +205,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if !args.consent.dry_run {
-        outcome.follow_up_error = targets.unread.take();
+        outcome.deferred_error = targets.unread.take();
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
@@ -214,7 +214,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
         remove_mount_sources(environment, &directories, &outcome)?;
     }
     print_summary(args, environment, &run_dir, &outcome, &targets)?;
-    match outcome.follow_up_error {
+    match outcome.deferred_error {
         Some(error) => Err(error.already_in_json()),
         None => Ok(ExitStatus::Done),
     }

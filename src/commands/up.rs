@@ -190,7 +190,7 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.follow_up_error.is_none() => note(cdi_file::change_message(change)),
+        Some(change) if outcome.deferred_error.is_none() => note(cdi_file::change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
@@ -200,7 +200,7 @@ fn report_unchanged(
     if !args.consent.dry_run || args.consent.json {
         outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     }
-    finish_command(args, outcome.follow_up_error, verified.as_deref())
+    finish_command(args, outcome.deferred_error, verified.as_deref())
 }
 
 /// Shows the node after the change, with remarks on what is new to its users, and checks the devices if asked.
@@ -231,13 +231,13 @@ fn report_change(
         environment.interrupt.allow_exit();
         verified = verify_if_asked(args, environment, node)?;
     }
-    finish_command(args, outcome.follow_up_error, verified.as_deref())
+    finish_command(args, outcome.deferred_error, verified.as_deref())
 }
 
-/// Shows what was checked, and ends with the failure of what followed the change.
+/// Shows the checked devices, and ends with the deferred error.
 fn finish_command(
     args: &UpArgs,
-    follow_up_error: Option<CommandError>,
+    deferred_error: Option<CommandError>,
     verified: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
     let mut status = ExitStatus::Done;
@@ -249,7 +249,7 @@ fn finish_command(
         }
         status = verify::exit_status(verified);
     }
-    if let Some(error) = follow_up_error {
+    if let Some(error) = deferred_error {
         return Err(error.already_in_json());
     }
     if status == ExitStatus::Done

@@ -135,11 +135,11 @@ impl<'a> ChangeOptions<'a> {
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let followed_up = (!consent.dry_run).then(|| run.follow_up(ChangeEnding::Unchanged));
+            let updated = (!consent.dry_run).then(|| run.update_cdi_file(ChangeEnding::Unchanged));
             return Ok(Some(Outcome {
                 is_unchanged: true,
                 failed: run.cannot_start.take(),
-                follow_up_error: followed_up.and_then(Result::err),
+                deferred_error: updated.and_then(Result::err),
                 ..Outcome::new(first.plan, first.node)
             }));
         }
