@@ -18,7 +18,7 @@ use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, format_ranges, to_printable};
 use crate::node::{Device, Gpu, Node, lost_gpu_hint};
-use crate::plan::{self, Destroy, DownRequest, Plan, Refusal};
+use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
 use crate::render::{format_time_taken, note};
 use crate::state::{ProfileHistory, RunDir};
@@ -227,7 +227,12 @@ struct DownChange<'a> {
 }
 
 impl Change for DownChange<'_> {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
         let request = self.args.build_request(node)?;
         self.targets = DownTargets::from_request(node, self.args, &request);
         plan::down(node, run_dir, &request)

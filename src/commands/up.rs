@@ -95,16 +95,17 @@ fn change_node(
     profile: &Profile,
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
-    let mut change = UpChange {
-        request: UpRequest {
-            environment,
-            profile,
-            caller: environment.caller,
-            prune: args.prune,
-        },
-        left_out: args
-            .keep_going
-            .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
+    let mut change = UpChange(UpRequest {
+        environment,
+        profile,
+        caller: environment.caller,
+        prune: args.prune,
+    });
+    let (on_failure, left_out) = if args.keep_going {
+        let unserved = find_unserved_users(profile, environment);
+        (OnFailure::LeaveOut, LeftOut::with_unserved(unserved))
+    } else {
+        (OnFailure::RollBack, LeftOut::default())
     };
     ChangeOptions {
         allowed: Allowed {
@@ -112,11 +113,8 @@ fn change_node(
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
-        on_failure: if args.keep_going {
-            OnFailure::LeaveOut
-        } else {
-            OnFailure::RollBack
-        },
+        on_failure,
+        left_out,
         detail: detail_for(profile),
         ..ChangeOptions::new(environment, directories, &args.consent)
     }
@@ -124,20 +122,17 @@ fn change_node(
 }
 
 /// The change that applies a profile.
-struct UpChange<'a> {
-    request: UpRequest<'a>,
-    /// The parts that are left out; `None` without --keep-going.
-    left_out: Option<LeftOut>,
-}
+struct UpChange<'a>(UpRequest<'a>);
 
 impl Change for UpChange<'_> {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        let plan = self.request.plan(node, run_dir, self.left_out.as_mut())?;
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
+        let plan = self.0.plan(node, run_dir, left_out)?;
         Ok(plan.with_remarks_on_devices(node))
-    }
-
-    fn left_out(&mut self) -> Option<&mut LeftOut> {
-        self.left_out.as_mut()
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {
@@ -149,7 +144,7 @@ impl Change for UpChange<'_> {
     }
 
     fn cdi_request(&self) -> CdiRequest {
-        CdiRequest::from_profile(self.request.profile)
+        CdiRequest::from_profile(self.0.profile)
     }
 }
 

@@ -43,7 +43,7 @@ impl ChangeRun<'_> {
         let mut planned = planned;
         let mut carried_out = planned.plan.clone();
         let mut failed = self.cannot_start.take();
-        if let Some(left_out) = self.change.left_out() {
+        if let Some(left_out) = self.options.left_out() {
             left_out.mark_begun();
         }
         // Twice only where a driver lists profiles after MIG has been switched on.

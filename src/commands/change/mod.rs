@@ -23,13 +23,13 @@ use crate::state::RunDir;
 
 /// The change that a command wants.
 pub trait Change {
-    /// Plans the change for a node.
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
-
-    /// Returns the parts of a profile that are left out, to add more; `None` without [`OnFailure::LeaveOut`].
-    fn left_out(&mut self) -> Option<&mut LeftOut> {
-        None
-    }
+    /// Plans the change for a node, without the parts that are left out.
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal>;
 
     /// Prints notes that belong to a plan which is shown.
     fn remark(&self, _node: &Node, _plan: &Plan) {}
@@ -57,7 +57,12 @@ pub trait Change {
 
 /// A change that only has a plan.
 impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for F {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
         self(node, run_dir)
     }
 }
@@ -78,6 +83,8 @@ pub struct ChangeOptions<'a> {
     pub consent: &'a ConsentArgs,
     pub allowed: Allowed,
     pub on_failure: OnFailure,
+    /// The parts that are left out; more are added with [`OnFailure::LeaveOut`].
+    pub left_out: LeftOut,
     pub detail: Detail,
     /// The time to wait for another change.
     pub lock_limit: Duration,
@@ -100,11 +107,17 @@ impl<'a> ChangeOptions<'a> {
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
+            left_out: LeftOut::default(),
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
             observer: Observer::new(environment),
             seen: None,
         }
+    }
+
+    /// Returns the parts that are left out, to add more; `None` if the change leaves nothing out.
+    fn left_out(&mut self) -> Option<&mut LeftOut> {
+        (self.on_failure == OnFailure::LeaveOut).then_some(&mut self.left_out)
     }
 
     /// Makes a change that only has a plan.
@@ -213,7 +226,8 @@ impl ChangeRun<'_> {
     /// Plans the change for a node, without the parts that must be left out.
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
-            let mut plan = self.change.plan(node, &self.state)?;
+            let left_out = self.options.left_out();
+            let mut plan = self.change.plan(node, &self.state, left_out)?;
             if let Some(seconds) = self.options.consent.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
@@ -264,7 +278,7 @@ impl ChangeRun<'_> {
 
     /// Leaves more out; returns false if there is no more, or nothing may be left out.
     fn leave_out(&mut self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
-        self.change.left_out().is_some_and(more)
+        self.options.left_out().is_some_and(more)
     }
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
