@@ -81,11 +81,10 @@ pub fn up_in_part(
         run_dir,
         left_out: Some(&*left_out),
     };
-    let is_none_left = node.gpus.iter().all(|gpu| planner.leaves_alone(gpu));
-    if is_none_left && is_first {
+    if planner.leaves_all_alone() && is_first {
         return up(node, profile, run_dir, caller);
     }
-    if is_none_left && !left_out.has_begun() {
+    if planner.leaves_all_alone() && !left_out.has_begun() {
         return Err(left_out.nothing_left_refusal());
     }
     plan_in_stages(planner, caller)
@@ -349,6 +348,10 @@ impl Planner<'_> {
 
     pub(super) fn leaves_alone(self, gpu: &Gpu) -> bool {
         self.block_of(gpu).is_none()
+    }
+
+    pub(super) fn leaves_all_alone(self) -> bool {
+        self.node.gpus.iter().all(|gpu| self.leaves_alone(gpu))
     }
 
     /// Root may serve only others, and a plain user only itself: NVIDIA's daemon would refuse anything else, but only after it
