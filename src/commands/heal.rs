@@ -69,7 +69,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         on_failure: OnFailure::GoOn,
         lock_limit: Duration::ZERO,
         observer,
-        seen: Some(node.clone()),
+        first_node: Some(node.clone()),
         ..ChangeOptions::new(environment, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));

@@ -90,8 +90,8 @@ pub struct ChangeOptions<'a> {
     pub lock_limit: Duration,
     /// One for all snapshots: NVML is opened once, and a daemon that hangs is waited for once.
     pub observer: Observer<'a>,
-    /// The snapshot by which the command found out that there is something to do. It may have less detail.
-    pub seen: Option<Node>,
+    /// A snapshot that the command has taken before, for the first plan. It may have less detail than `detail`.
+    pub first_node: Option<Node>,
 }
 
 impl<'a> ChangeOptions<'a> {
@@ -111,7 +111,7 @@ impl<'a> ChangeOptions<'a> {
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
             observer: Observer::new(environment),
-            seen: None,
+            first_node: None,
         }
     }
 
@@ -192,7 +192,7 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
-    /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
+    /// Resumes a self-test and a change that were killed. A snapshot from before is out of date then.
     fn resume_interrupted(&mut self) -> Result<()> {
         check_not_newer(&self.state)?;
         let (environment, directories) = (self.options.environment, self.options.directories);
@@ -202,7 +202,7 @@ impl ChangeRun<'_> {
             is_resumed |= pick_up_interrupted(environment, directories)?;
         }
         if is_resumed {
-            self.options.seen = None;
+            self.options.first_node = None;
         }
         Ok(())
     }
@@ -212,13 +212,13 @@ impl ChangeRun<'_> {
         Ok(self.options.observer.observe(self.options.detail)?)
     }
 
-    /// Returns the node as the command has seen it, or a new snapshot if less was seen than a plan shows. What is applied is
-    /// planned again under the lock, with every detail.
+    /// Returns the snapshot that the command has taken before, or a new one if a plan shows more than that snapshot has. The plan
+    /// is made again under the lock, with every detail, before it is applied.
     fn first_snapshot(&mut self) -> Result<Node> {
         let consent = self.options.consent;
         let is_shown = consent.dry_run || consent.json || !consent.is_unattended;
-        match self.options.seen.take() {
-            Some(seen) if !is_shown || seen.detail == self.options.detail => Ok(seen),
+        match self.options.first_node.take() {
+            Some(node) if !is_shown || node.detail == self.options.detail => Ok(node),
             _ => self.observe_node(),
         }
     }
