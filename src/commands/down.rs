@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
-use super::cdi_file::CdiRequest;
+use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
@@ -183,6 +183,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     }
     let mut change = DownChange {
         args,
+        environment,
         targets: DownTargets::default(),
     };
     let outcome = ChangeOptions {
@@ -204,8 +205,10 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     let Some(mut outcome) = outcome else {
         return Ok(ExitStatus::Done);
     };
-    if !args.consent.dry_run {
-        outcome.deferred_error = targets.unread.take();
+    if !args.consent.dry_run
+        && let Some(unread) = targets.unread.take()
+    {
+        outcome.defer_error(unread);
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
@@ -223,6 +226,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
 /// The change that takes devices down.
 struct DownChange<'a> {
     args: &'a DownArgs,
+    environment: &'a Environment,
     targets: DownTargets,
 }
 
@@ -235,7 +239,12 @@ impl Change for DownChange<'_> {
     ) -> Result<Plan, Refusal> {
         let request = self.args.build_request(node)?;
         self.targets = DownTargets::from_request(node, self.args, &request);
-        plan::down(node, run_dir, &request)
+        let mut plan = plan::down(node, run_dir, &request)?;
+        if self.environment.is_root() {
+            let request = self.cdi_request();
+            plan.cdi = cdi_file::plan_change(self.environment, node, run_dir, request, &plan);
+        }
+        Ok(plan)
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {

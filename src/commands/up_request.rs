@@ -1,6 +1,6 @@
 //! The plan of a profile, for `up`, `plan` and the metrics.
 
-use super::cdi_file;
+use super::cdi_file::{self, CdiRequest};
 use crate::host::{Environment, Uid};
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
@@ -34,7 +34,8 @@ impl UpRequest<'_> {
         let mut plan =
             plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());
         if caller == Uid::ROOT {
-            plan.cdi = cdi_file::plan_change(self.environment, node, profile, &plan);
+            let request = CdiRequest::from_profile(profile);
+            plan.cdi = cdi_file::plan_change(self.environment, node, run_dir, request, &plan);
         }
         Ok(plan)
     }
