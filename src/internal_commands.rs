@@ -1,5 +1,5 @@
 //! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
-//! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps compute` is a program of the self-test;
+//! program; `mig-mps attach` initializes CUDA as a user and reports the result; `mig-mps compute` is a program of the self-test;
 //! `mig-mps keep` keeps the daemon of a device for
 //! the programs of `run --private`; container engines run `mig-mps admit` before they start a container.
 

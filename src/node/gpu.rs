@@ -39,7 +39,7 @@ pub struct Gpu {
     pub resetless: Option<bool>,
     /// Its CUDA compute capability, such as 8.0; like the next two read with `Detail::facts`.
     pub capability: Option<(u32, u32)>,
-    /// True if the driver keeps it initialised while nobody uses it.
+    /// True if the driver keeps it initialized while nobody uses it.
     pub is_persistent: Option<bool>,
     /// All its GPU instances, those without MIG devices included; `None` if they are hidden.
     pub all_instances: Option<Vec<GpuInstanceReading>>,

@@ -11,7 +11,7 @@
 //! | `print_styled_note` | error | yes | no | yes |
 //! | `print_styled_note_always` | error | yes | no | no |
 //!
-//! What is not escaped here may have colours; who prints it escapes the text of others in it.
+//! What is not escaped here may have colors; who prints it escapes the text of others in it.
 
 use std::borrow::Cow;
 use std::env;
@@ -137,7 +137,7 @@ pub fn finish_printing(result: io::Result<()>) -> Result<()> {
 }
 
 /// The pager where `PAGER` names none, and the options it gets where `LESS` has none: quit if the text fits, keep
-/// colours, leave the screen as it is.
+/// colors, leave the screen as it is.
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
 

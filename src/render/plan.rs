@@ -126,7 +126,7 @@ fn switches_mig(gpu: &GpuPlan, to: bool) -> bool {
         .any(|step| matches!(step.action, Action::SwitchMig { on } if on == to))
 }
 
-/// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
+/// Formats a line of a plan in the color of its sign, wrapped behind the sign.
 fn format_change(line: &str) -> String {
     let style = match line.as_bytes().first() {
         Some(b'+') => Style::new().green(),

@@ -77,7 +77,7 @@ pub fn device_entry(profile: &ProfileName, compute: &[u32]) -> Table {
     entry
 }
 
-/// Makes one entry of neighbours that are alike and have no names.
+/// Makes one entry of neighbors that are alike and have no names.
 pub fn merge_equal_entries(entries: &[Table]) -> Vec<Table> {
     let alike = entries.chunk_by(|a, b| !a.contains_key("name") && a == b);
     alike

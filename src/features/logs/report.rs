@@ -168,7 +168,7 @@ impl LogView {
     }
 }
 
-/// Returns the mark that tells a line's kind without colours.
+/// Returns the mark that tells a line's kind without colors.
 fn kind_mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
     match kind {
         LineKind::Fault => style.red().bold().apply_to("!! "),

@@ -29,7 +29,7 @@ type FilledGpus = Vec<(usize, Vec<FilledDevice>)>;
 /// GPUs with devices, on which everything wanted runs.
 #[derive(Clone, Debug)]
 pub struct Solution {
-    /// In order, so that those that are alike are neighbours.
+    /// In order, so that those that are alike are neighbors.
     pub gpus: FilledGpus,
     pub slices: u32,
     /// The largest free block on one of these GPUs.
