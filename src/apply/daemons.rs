@@ -97,7 +97,7 @@ pub(super) fn start_daemon(
     Err(cause.with_cleanup(kept))
 }
 
-/// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+/// Starts a recorded daemon again. The device has another UUID if it was created again in the meantime.
 pub(super) fn restart_daemon(
     run: &Run<'_>,
     before: &DeviceRecord,
@@ -118,9 +118,8 @@ pub(super) fn restart_daemon(
     }
 }
 
-/// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
-/// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
-/// stay.
+/// Starts or completes the daemon of a record and its eager server, and reads all settings back. Returns true if the daemon is
+/// new, and false if it was running before. With `keeps_record`, the record and the pipe directory stay if that fails.
 fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Result<bool, Cause> {
     let daemon = run.daemon_of(&record.uuid);
     daemon.check_path()?;
@@ -138,7 +137,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         .and_then(|()| Ok(daemon.launch(&run.context.environment.host, &launch)?));
     let launched = match launched {
         Ok(launched) => launched,
-        // A process that the kernel cannot end keeps its record.
+        // The record of a process that the kernel cannot end stays.
         Err(cause) if is_alive(run, record) => return Err(cause),
         Err(cause) if keeps_record => {
             return Err(cause.with_cleanup(forget_daemon(run, record)));
@@ -156,7 +155,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
             let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
             Ok(is_new)
         }
-        // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+        // An incomplete daemon is stopped. Its logs stay for the reader of the error.
         Err(cause) if is_new => {
             // Until its server has started, a daemon does not quit.
             let means = if is_starting_server(run, record).unwrap_or(false) {
@@ -197,7 +196,7 @@ fn configure_daemon(
         Server::Eager if is_new || !has_server(run, pid)? => Some(first_user(run, record)),
         Server::Eager | Server::Lazy => None,
     };
-    // An interrupted change, or the owner, may have changed the settings of one that was running.
+    // An interrupted change or the owner may have changed the settings of a daemon that was running.
     let was = if is_new {
         None
     } else {
@@ -242,12 +241,12 @@ fn is_starting_server(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Caus
     Ok(processes.clients.is_empty() && has_one_without_gpu)
 }
 
-/// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+/// Starts the server that a daemon has lost. A rollback does not end the server, because the record asks for one.
 pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Cause> {
     let served = run.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
     let record = &served.record;
     let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-    // A program may have caused one to start meanwhile.
+    // A client may have caused the daemon to start a server since.
     if has_server(run, daemon.pid)? {
         return Ok(());
     }
@@ -265,13 +264,13 @@ fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
     forget_daemon(run, record)
 }
 
-/// Puts the record from before in the place of that of a daemon which did not start.
+/// Replaces the record of a daemon that did not start with the record from before.
 fn restore_record(
     run: &Run<'_>,
     record: &DeviceRecord,
     before: &DeviceRecord,
 ) -> Result<(), Cause> {
-    // A process that the kernel cannot end keeps its record.
+    // The record of a process that the kernel cannot end stays.
     if matches!(run.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
         return Ok(());
     }
@@ -281,8 +280,8 @@ fn restore_record(
     forget_daemon(run, before)
 }
 
-/// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
-/// next run completes a killed one.
+/// Gives a running daemon the settings of a record. The record is unfinished until the settings are read back, so that the
+/// next run completes a run that was killed.
 fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
     let unfinished = DeviceRecord {
         finished: false,
@@ -292,7 +291,7 @@ fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Resu
     finish_settings_change(run, wanted, was)
 }
 
-/// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+/// Gives a running daemon its former settings. On a full disk only the record is not written.
 pub(super) fn restore_settings(
     run: &Run<'_>,
     before: &DeviceRecord,
@@ -317,7 +316,7 @@ fn finish_settings_change(
     Ok(run.run_dir.write_record(wanted)?)
 }
 
-/// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+/// Changes settings. The change is recorded before it begins, so that a rollback also undoes a change that failed halfway.
 pub(super) fn set_daemon_settings(
     run: &Run<'_>,
     set: &Set,
@@ -334,7 +333,7 @@ pub(super) fn set_daemon_settings(
         ..before.clone()
     };
     history.record_change(&after);
-    // Somebody may have changed the daemon behind our back.
+    // Another program may have changed the settings of the daemon since it was recorded.
     let answered = served.answered.as_ref();
     let was = answered.map(|answered| answered.over(&before.settings));
     change_settings(run, &after, was.as_ref().unwrap_or(&before.settings))

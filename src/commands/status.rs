@@ -207,7 +207,7 @@ fn watch_status(
         if let Some(status) = quit {
             return Ok(status);
         }
-        // The driver may be loaded anew: what is not there now may be there again.
+        // The driver may be loaded again, and then the node can be read again.
         seen = observe_with_profile(args, &mut observer, environment)
             .map_err(|error| error.to_string());
     }

@@ -37,7 +37,7 @@ const MAX_TRIAL_TIME: Duration = Duration::from_secs(3600);
 /// The longest line that is read whole, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// The time to go on reading after a copy has exited: what it has started may keep its output open for ever.
+/// The time to go on reading after a copy has exited: what it has started may keep its output open forever.
 const OUTPUT_LINGER_TIME: Duration = Duration::from_millis(200);
 
 /// A measurement to make.

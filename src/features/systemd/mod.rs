@@ -353,7 +353,7 @@ fn note_written(is_new: bool, path: &Path) {
     }
 }
 
-/// Without systemd, as while the image of a machine is made, nothing has to read the files anew.
+/// Without systemd, as while the image of a machine is made, no program has to read the files again.
 fn ignore_missing_systemd(result: Result<(), ToolError>) -> Result<()> {
     match result {
         Err(ToolError::NoSystemd(_)) => Ok(()),
