@@ -99,13 +99,13 @@ impl Daemon {
             (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };
-        let ended = format!("what it had started ({found} processes) was ended");
+        let ended = format!("the processes that it had started ({found}) were ended");
         let notes: Vec<String> = [
             in_the_way,
             (found > 0).then_some(ended),
             (!unended.is_empty())
                 .then(|| format!("the kernel does not end {}", format_pids(&unended))),
-            unknown.map(|error| format!("what it has started may still run: {error}")),
+            unknown.map(|error| format!("processes that it has started may still run: {error}")),
         ]
         .into_iter()
         .flatten()
@@ -232,12 +232,14 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     let meaning = match code {
         _ if !printed.is_empty() => printed.to_owned(),
         Some(100) => format!("CUDA sees no device {device}"),
-        Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        Some(0) => "it exited without an error, but no daemon is running".to_owned(),
         // Measured with a path that is too long.
-        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
+        Some(1) => {
+            "it printed nothing, as it does when it cannot use its pipe directory".to_owned()
+        }
         _ => match describe_cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
             Some(words) => words.to_owned(),
-            None => "it said nothing".to_owned(),
+            None => "it printed nothing".to_owned(),
         },
     };
     let status = code.map_or_else(
