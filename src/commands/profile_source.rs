@@ -77,10 +77,8 @@ impl ProfileArgs {
 /// Fails for a command that needs the history if that cannot be read.
 pub fn require_history(history: FileResult<ProfileHistory>) -> Result<ProfileHistory> {
     history.map_err(|error| {
-        let hints = match ProfileHistory::remedy_for(&error) {
-            Some(remedy) => vec![format!(
-                "{remedy}, then name the profile: mig-mps up PROFILE"
-            )],
+        let hints = match ProfileHistory::hint_for(&error) {
+            Some(hint) => vec![format!("{hint}, then name the profile: mig-mps up PROFILE")],
             None => error.hints(),
         };
         let error = command_error(format_args!(

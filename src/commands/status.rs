@@ -9,7 +9,7 @@ use super::Context;
 use super::args::{DeviceArgs, duration};
 use super::give_back::report_selftest;
 use crate::error::{ErrorContext as _, Result, command_error, usage_error};
-use crate::failure::{ExitStatus, Failure as _};
+use crate::failure::{ExitStatus, Failure as _, Problem};
 use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
@@ -128,10 +128,10 @@ pub(super) fn applied_profile(environment: &Environment, node: &Node) -> Applied
     let history = match ProfileHistory::load_for_caller(environment) {
         Ok(history) => history,
         Err(error) => {
-            return Applied::Unreadable {
-                why: to_printable(&error.to_string()),
-                remedy: ProfileHistory::remedy_for(&error).or_else(|| error.hint()),
-            };
+            return Applied::Unreadable(Problem {
+                hint: ProfileHistory::hint_for(&error).or_else(|| error.hint()),
+                ..Problem::without_hint(to_printable(&error.to_string()))
+            });
         }
     };
     let Some(profile) = history.last_applied() else {
