@@ -86,10 +86,7 @@ pub(super) fn remark_on_remaining_instances(node: &Node, asked: &DownTargets, de
                     .any(|compute| asked.devices.contains(&compute.uuid))
             };
             if is_asked {
-                let name = gpu.profile(instance.profile).map_or_else(
-                    || instance.profile.to_string(),
-                    |profile| profile.name.to_string(),
-                );
+                let name = gpu.instance_title(instance, None);
                 staying.push(format!(
                     "GPU {} {name} at {}",
                     gpu.index, instance.placement
