@@ -64,12 +64,12 @@ impl Cuda {
     /// Opens the library at this path, or the one that the dynamic linker finds.
     fn open(path: Option<&Path>) -> Result<Self, libloading::Error> {
         let path = path.unwrap_or(Path::new(LIBRARY_NAME));
-        // SAFETY: the driver's library may be loaded at any time; what runs then is its own initialisation.
+        // SAFETY: the driver's library may be loaded at any time; what runs then is its own initialization.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }?;
         Ok(Self { library })
     }
 
-    /// Initialises CUDA, which makes the process an MPS client if it reaches a daemon. May never return.
+    /// Initializes CUDA, which makes the process an MPS client if it reaches a daemon. May never return.
     fn init(&self) -> Result<(), CudaError> {
         // SAFETY: the signature is that of cuda.h.
         let init = unsafe { self.library.get::<Init>(b"cuInit\0") };
@@ -348,12 +348,12 @@ impl fmt::Display for CudaError {
     }
 }
 
-/// The outcome of initialising CUDA in a process.
+/// The outcome of initializing CUDA in a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttachResult {
     /// CUDA works.
-    Initialised {
+    Initialized {
         /// True if the process is an MPS client.
         is_client: bool,
         /// The UUID of its first device, without a prefix.
@@ -368,7 +368,7 @@ pub enum AttachResult {
     NoLibrary(String),
 }
 
-/// Initialises CUDA in this process. May never return.
+/// Initializes CUDA in this process. May never return.
 pub fn attach(library: Option<&Path>) -> AttachResult {
     match Cuda::open(library) {
         Ok(cuda) => try_attach(&cuda).unwrap_or_else(AttachResult::Failed),
@@ -380,7 +380,7 @@ fn try_attach(cuda: &Cuda) -> Result<AttachResult, CudaError> {
     let start = Instant::now();
     cuda.init()?;
     let time = start.elapsed();
-    Ok(AttachResult::Initialised {
+    Ok(AttachResult::Initialized {
         is_client: cuda.query_attribute(MPS_ENABLED)? == 1,
         uuid: cuda.query_uuid()?,
         sm_count: cuda.sm_count()?,

@@ -1,7 +1,10 @@
-//! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
-//! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps compute` is a program of the self-test;
-//! `mig-mps keep` keeps the daemon of a device for
-//! the programs of `run --private`; container engines run `mig-mps admit` before they start a container.
+//! The hidden subcommands, which mig-mps and container engines start as separate processes:
+//!
+//! - `launch` runs the control program, and no other program, within limits.
+//! - `attach` initializes CUDA as a user and reports the result.
+//! - `compute` is a program of the self-test.
+//! - `keep` keeps the daemon of a device for the programs of `run --private`.
+//! - `admit` checks, before a container engine starts a container, that the device takes a client.
 
 use std::io;
 use std::os::unix::process::CommandExt;

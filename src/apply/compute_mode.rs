@@ -1,12 +1,11 @@
-//! The compute mode of a GPU, which a daemon may need and its end gives back.
+//! The compute mode of a GPU. A daemon may need another mode, and the old mode is restored when the daemon stops.
 
 use super::cause::Cause;
 use super::context::Run;
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
 use crate::state::DeviceRecord;
 
-/// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
-/// known.
+/// Sets the compute mode that a daemon needs. Records the old mode first: if the run is killed, a later run can restore it.
 pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> Result<(), Cause> {
     if record.settings.compute_mode.is_none() {
         restore_compute_mode(run, record)?;
@@ -18,11 +17,11 @@ pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> R
         return Ok(());
     }
     record.compute_mode_before = Some(is);
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     set_compute_mode(run, record, EXCLUSIVE_PROCESS)
 }
 
-/// Restores the compute mode from before a daemon, unless somebody has changed it since.
+/// Restores the compute mode that the GPU had before the daemon started, unless another program has changed the mode since.
 pub(super) fn restore_compute_mode(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
     let (node, gpu) = (run.context.node, &record.key.gpu);
     let is_there = record.boot_id == node.boot_id && node.gpu_with_uuid(gpu).is_some();

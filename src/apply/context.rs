@@ -75,9 +75,10 @@ pub enum OnFailure {
 }
 
 /// A run: what its threads share.
+#[allow(clippy::struct_field_names, reason = "it is the run directory")]
 pub(super) struct Run<'a> {
     pub(super) context: &'a ApplyContext<'a>,
-    pub(super) dir: RunDir,
+    pub(super) run_dir: RunDir,
     pub(super) node_record: NodeRecord,
     pub(super) journal: OpenJournal,
     /// `None` if the driver did not answer when the plan was made.
@@ -108,7 +109,7 @@ impl<'a> Run<'a> {
         self.context
             .node
             .served()
-            .find(|served| served.record.uuid == uuid && served.run_dir == self.dir)
+            .find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 
     /// The device with that UUID, if its record cannot be read.
@@ -117,7 +118,7 @@ impl<'a> Run<'a> {
             .node
             .lost_records
             .iter()
-            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.dir)
+            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.run_dir)
     }
 
     /// True if another GPU's failure, or the user, makes going on pointless.
@@ -137,7 +138,7 @@ impl<'a> Run<'a> {
         Daemon::new(
             self.context.programs.clone(),
             self.context.node.control_program(),
-            self.dir.pipe_dir(uuid),
+            self.run_dir.pipe_dir(uuid),
             self.context.directories.log.join(uuid),
         )
     }

@@ -72,7 +72,7 @@ pub(super) fn stop_served_daemon(
     };
     let mut ended = stop_daemon(run, &served.record, request);
     if successor.is_some_and(|start| start.name != served.record.name) {
-        let unlinked = run.dir.remove_link(&served.record);
+        let unlinked = run.run_dir.remove_link(&served.record);
         ended = ended.and(unlinked.map_err(Cause::from));
     }
     // A daemon whose directory could not be removed has stopped all the same.
@@ -99,11 +99,11 @@ pub(super) fn stop_daemon(
         end_process(run, record, request)?;
         return forget_daemon(run, record);
     }
-    let has_record = matches!(run.dir.load_record(&record.uuid), Ok(Some(_)));
+    let has_record = matches!(run.run_dir.load_record(&record.uuid), Ok(Some(_)));
     let is_marked = has_record && mark_leaving(run, record)?;
     if let Err(cause) = end_process(run, record, request) {
         let written = if is_marked {
-            run.dir.replace_record(record)
+            run.run_dir.replace_record(record)
         } else {
             Ok(())
         };
@@ -114,7 +114,7 @@ pub(super) fn stop_daemon(
 
 /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
 fn mark_leaving(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
-    let marked = run.dir.replace_record(&DeviceRecord {
+    let marked = run.run_dir.replace_record(&DeviceRecord {
         leaving: true,
         ..record.clone()
     });
@@ -188,13 +188,13 @@ pub(super) fn clean_up_after(
 ) -> Result<(), Cause> {
     restore_compute_mode(run, record)?;
     daemon.remove_pipe_dir()?;
-    Ok(run.dir.remove_record(record)?)
+    Ok(run.run_dir.remove_record(record)?)
 }
 
 /// Gives the compute mode back, and keeps a record without its daemon.
 pub(super) fn forget_daemon(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
     restore_compute_mode(run, record)?;
-    Ok(run.dir.write_record(&DeviceRecord {
+    Ok(run.run_dir.write_record(&DeviceRecord {
         daemon: None,
         finished: false,
         compute_mode_before: None,

@@ -7,9 +7,9 @@ use super::compute_mode::ensure_compute_mode;
 use super::context::Run;
 use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, stop_daemon};
 use super::gpu_state::{ChangingGpu, History};
-use super::start_check::{access_of, daemon_process, query_account_id};
+use super::start_check::{access_of, launch_request, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
+use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProgram, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
@@ -62,7 +62,7 @@ pub(super) fn start_daemon(
 ) -> Result<(), Cause> {
     let node = run.context.node;
     record.since = Timestamp::now();
-    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.run_dir);
     let served = run.find_served(&record.uuid);
     let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
     if let Some(served) = of_this_boot {
@@ -97,7 +97,7 @@ pub(super) fn start_daemon(
     Err(cause.with_cleanup(kept))
 }
 
-/// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+/// Starts a recorded daemon again. The device has another UUID if it was created again in the meantime.
 pub(super) fn restart_daemon(
     run: &Run<'_>,
     before: &DeviceRecord,
@@ -118,28 +118,27 @@ pub(super) fn restart_daemon(
     }
 }
 
-/// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
-/// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
-/// stay.
+/// Starts or completes the daemon of a record and its eager server, and reads all settings back. Returns true if the daemon is
+/// new, and false if it was running before. With `keeps_record`, the record and the pipe directory stay if that fails.
 fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Result<bool, Cause> {
     let daemon = run.daemon_of(&record.uuid);
     daemon.check_path()?;
     if record.served_id.is_none() {
         record.served_id = query_account_id(serve_setting(&record.settings))?;
     }
-    let launch = daemon_process(
+    let launch = launch_request(
         run.context.environment,
         &record.settings,
         record.served_id,
         (&record.key.gpu, &record.uuid),
     )?;
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     let launched = ensure_compute_mode(run, record).and_then(|()| {
         Ok(daemon.launch(&run.context.environment.host, &run.mps_processes, &launch)?)
     });
     let launched = match launched {
         Ok(launched) => launched,
-        // A process that the kernel cannot end keeps its record.
+        // The record of a process that the kernel cannot end stays.
         Err(cause) if is_alive(run, record) => return Err(cause),
         Err(cause) if keeps_record => {
             return Err(cause.with_cleanup(forget_daemon(run, record)));
@@ -157,7 +156,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
             let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
             Ok(is_new)
         }
-        // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+        // An incomplete daemon is stopped. Its logs stay for the reader of the error.
         Err(cause) if is_new => {
             // Until its server has started, a daemon does not quit.
             let means = if is_starting_server(run, record).unwrap_or(false) {
@@ -182,7 +181,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
 fn configure_daemon(
     run: &Run<'_>,
     daemon: &Daemon,
-    launch: &DaemonProcess,
+    launch: &LaunchRequest,
     record: &mut DeviceRecord,
     launched: &Launched,
 ) -> Result<(), Cause> {
@@ -190,7 +189,7 @@ fn configure_daemon(
     let (pid, is_new) = (process.pid, launched.is_new);
     let host = &run.context.environment.host;
     record.daemon = Some(DaemonId::from_process(process, host));
-    run.dir.write_record(record)?;
+    run.run_dir.write_record(record)?;
     daemon.open_directories(&launch.access)?;
     daemon.check_user_and_limits(process, launch)?;
     let first = match record.settings.server {
@@ -198,7 +197,7 @@ fn configure_daemon(
         Server::Eager if is_new || !has_server(run, pid)? => Some(first_user(run, record)),
         Server::Eager | Server::Lazy => None,
     };
-    // An interrupted change, or the owner, may have changed the settings of one that was running.
+    // An interrupted change or the owner may have changed the settings of a daemon that was running.
     let was = if is_new {
         None
     } else {
@@ -213,7 +212,7 @@ fn configure_daemon(
         }
     }
     record.finished = true;
-    Ok(run.dir.write_record(record)?)
+    Ok(run.run_dir.write_record(record)?)
 }
 
 /// The first user of an eager server.
@@ -243,12 +242,12 @@ fn is_starting_server(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Caus
     Ok(processes.clients.is_empty() && has_one_without_gpu)
 }
 
-/// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+/// Starts the server that a daemon has lost. A rollback does not end the server, because the record asks for one.
 pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Cause> {
     let served = run.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
     let record = &served.record;
     let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-    // A program may have caused one to start meanwhile.
+    // A client may have caused the daemon to start a server since.
     if has_server(run, daemon.pid)? {
         return Ok(());
     }
@@ -260,40 +259,40 @@ pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Caus
 
 /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
 fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    if run.dir.has_record(&record.uuid) {
+    if run.run_dir.has_record(&record.uuid) {
         return Ok(());
     }
     forget_daemon(run, record)
 }
 
-/// Puts the record from before in the place of that of a daemon which did not start.
+/// Replaces the record of a daemon that did not start with the record from before.
 fn restore_record(
     run: &Run<'_>,
     record: &DeviceRecord,
     before: &DeviceRecord,
 ) -> Result<(), Cause> {
-    // A process that the kernel cannot end keeps its record.
-    if matches!(run.dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+    // The record of a process that the kernel cannot end stays.
+    if matches!(run.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
         return Ok(());
     }
     if record.name != before.name {
-        run.dir.remove_link(record)?;
+        run.run_dir.remove_link(record)?;
     }
     forget_daemon(run, before)
 }
 
-/// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
-/// next run completes a killed one.
+/// Gives a running daemon the settings of a record. The record is unfinished until the settings are read back, so that the
+/// next run completes a run that was killed.
 fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
     let unfinished = DeviceRecord {
         finished: false,
         ..wanted.clone()
     };
-    run.dir.write_record(&unfinished)?;
+    run.run_dir.write_record(&unfinished)?;
     finish_settings_change(run, wanted, was)
 }
 
-/// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+/// Gives a running daemon its former settings. On a full disk only the record is not written.
 pub(super) fn restore_settings(
     run: &Run<'_>,
     before: &DeviceRecord,
@@ -315,10 +314,10 @@ fn finish_settings_change(
     if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
         daemon.open_directories(&access)?;
     }
-    Ok(run.dir.write_record(wanted)?)
+    Ok(run.run_dir.write_record(wanted)?)
 }
 
-/// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+/// Changes settings. The change is recorded before it begins, so that a rollback also undoes a change that failed halfway.
 pub(super) fn set_daemon_settings(
     run: &Run<'_>,
     set: &Set,
@@ -335,7 +334,7 @@ pub(super) fn set_daemon_settings(
         ..before.clone()
     };
     history.record_change(&after);
-    // Somebody may have changed the daemon behind our back.
+    // Another program may have changed the settings of the daemon since it was recorded.
     let answered = served.answered.as_ref();
     let was = answered.map(|answered| answered.over(&before.settings));
     change_settings(run, &after, was.as_ref().unwrap_or(&before.settings))

@@ -119,8 +119,11 @@ impl ApplyError {
 
     /// Returns what is missing since its step failed, once for each device or GPU.
     pub fn missing_parts(&self) -> Vec<Problem> {
-        let on_gpus = self.failures.iter().filter(|one| one.gpu.is_some());
-        on_gpus.map(FailedStep::to_problem).collect()
+        self.failures
+            .iter()
+            .filter(|one| one.gpu.is_some())
+            .map(FailedStep::to_problem)
+            .collect()
     }
 
     /// True if only a reset or a reboot is missing (exit status 3).

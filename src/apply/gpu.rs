@@ -58,8 +58,12 @@ impl<'a> GpuRun<'a> {
 
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
     pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
-        let mut steps = self.gpu.plan.steps.iter();
-        let switch = steps.position(|step| matches!(step.action, Action::SwitchMig { .. }));
+        let switch = self
+            .gpu
+            .plan
+            .steps
+            .iter()
+            .position(|step| matches!(step.action, Action::SwitchMig { .. }));
         self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 
@@ -156,7 +160,7 @@ impl<'a> GpuRun<'a> {
                 };
                 let mut result = stop_daemon(self.gpu.run, record, request);
                 if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.gpu.run.dir.remove_link(record);
+                    let unlinked = self.gpu.run.run_dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
                 self.add_step_result(&step, result);
@@ -170,8 +174,7 @@ impl<'a> GpuRun<'a> {
             instances: self.gpu.instances.clone(),
             daemons: lock(&self.history.daemons).clone(),
         };
-        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
-        steps_back(&now, &self.before, &gpu)
+        steps_back(&now, &self.before, self.gpu.offered_profiles())
     }
 
     /// Undoes the rest of what the run has changed.
@@ -224,11 +227,8 @@ impl<'a> GpuRun<'a> {
         if self.gpu.unknown.is_empty() {
             return false;
         }
-        let snapshot = self.gpu.snapshot.cloned().unwrap_or_default();
-        match self
-            .gpu
-            .call(move |handle| handle.gpu_instances(&snapshot.profiles))
-        {
+        let profiles = self.gpu.offered_profiles().to_vec();
+        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
             Ok(instances) => {
                 for instance in instances {
                     if self.gpu.unknown.contains_key(&instance.placement) {
@@ -371,12 +371,13 @@ fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> 
     if instance.is_none() && gpu.mig {
         return None;
     }
-    // A caller who may not see instances cannot have changed any.
     let is_hidden = gpu
         .snapshot
         .is_none_or(|snapshot| snapshot.hidden.is_some());
-    let Some(key) = instance.filter(|_| !is_hidden) else {
-        return Some(record.uuid.clone());
+    let key = match instance {
+        Some(key) if !is_hidden => key,
+        // A caller who may not see instances cannot have changed any.
+        _ => return Some(record.uuid.clone()),
     };
     gpu.instances
         .get(&key.placement)?

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::context::Run;
 use super::error::FailedStep;
-use crate::geometry::Placement;
+use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::{Interrupt, lock};
 use crate::node::Gpu;
 use crate::nvml::{GpuHandle, GpuInstanceReading, NvmlError};
@@ -39,7 +39,7 @@ impl GpuState {
                 .node
                 .served()
                 .filter(|served| {
-                    served.run_dir == run.dir
+                    served.run_dir == run.run_dir
                         && served.record.key.gpu == plan.uuid
                         && served.is_alive()
                 })
@@ -72,6 +72,11 @@ impl<'a> ChangingGpu<'a> {
         call: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
         self.run.nvml_on(&self.plan.uuid, call)
+    }
+
+    /// The GPU instance profiles that the GPU offered before the run.
+    pub(super) fn offered_profiles(&self) -> &'a [GpuInstanceProfile] {
+        self.snapshot.map_or(&[], |gpu| &gpu.profiles)
     }
 
     /// The interrupt that ends a wait; none during a rollback.

@@ -1,5 +1,5 @@
-//! GPUs that are in use: calls are tried again while the driver reports one in use, the processes that hold GPUs are found, and
-//! the monitoring units among them are stopped.
+//! GPUs that are in use: retries calls while the driver reports a GPU in use, finds the processes that hold GPUs, and stops the
+//! monitoring units among these processes.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +12,17 @@ use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, NvmlError};
 use crate::plan::{HeldGpus, Plan, pids_accounted_for};
 
-/// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the
-/// exit of the server that held it.
+/// The time for which a call is retried while it returns `IN_USE`. The driver releases an instance a moment after the server
+/// that held the instance has exited.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause before a retry. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 
-/// Pauses between tries, each longer than the last, up to the time limit.
+/// Pauses between retries, each longer than the last, up to the time limit.
 pub(super) struct Backoff<'a> {
-    /// Ends the wait; `None` during a rollback.
+    /// Ends the wait; `None` during a rollback, which no interrupt ends.
     interrupt: Option<&'a Interrupt>,
     begun: Instant,
     pause: Duration,
@@ -37,7 +37,7 @@ impl<'a> Backoff<'a> {
         }
     }
 
-    /// Waits before another try; returns false on timeout or interrupt.
+    /// Waits before a retry; returns false after the time limit or on an interrupt.
     pub(super) fn wait(&mut self) -> bool {
         let pause = self.pause;
         self.pause = (pause * 2).min(LONGEST_PAUSE);
@@ -67,31 +67,30 @@ pub(super) fn retry_while_in_use<T>(
     }
 }
 
-/// The processes that use a GPU or one of its MIG devices, for an error message: those that NVML lists, then those that have
-/// the GPU's device node open. Omits what cannot be determined.
-pub(super) fn find_holders(gpu: &ChangingGpu<'_>, device: &str) -> Vec<Holder> {
+/// Finds the processes that use a GPU or one of its MIG devices, for an error message: first the processes that NVML lists, then
+/// the holders of the GPU. Omits processes that cannot be read, and the daemons of other devices.
+pub(super) fn find_processes_in_the_way(gpu: &ChangingGpu<'_>, device: &str) -> Vec<Holder> {
     let context = gpu.run.context;
     let processes = gpu.run.nvml_on(device, GpuHandle::query_processes);
-    let mut holders: Vec<Holder> = processes
+    let mut found: Vec<Holder> = processes
         .map(|processes| processes.compute)
         .unwrap_or_default()
         .iter()
         .filter_map(|usage| context.environment.host.find_process(usage.pid))
         .map(|process| Holder::from_process(&process))
         .collect();
-    // The daemons of other devices have the GPU open, too.
     let accounted_for = pids_accounted_for(context.node);
-    for holder in read_holders(gpu).seen {
-        let is_known = holders.iter().any(|other| other.pid == holder.pid);
+    for holder in find_holders(gpu).seen {
+        let is_known = found.iter().any(|other| other.pid == holder.pid);
         if !is_known && !accounted_for.contains(&holder.pid) {
-            holders.push(holder);
+            found.push(holder);
         }
     }
-    holders
+    found
 }
 
-/// The processes that have the GPU's device node open. The node's number may have changed with the MIG mode.
-pub(super) fn read_holders(gpu: &ChangingGpu<'_>) -> Holders {
+/// Finds the processes that have the GPU's device node open. The node's number may have changed with the MIG mode.
+pub(super) fn find_holders(gpu: &ChangingGpu<'_>) -> Holders {
     let host = &gpu.run.context.environment.host;
     gpu.snapshot
         .and_then(|_| gpu.call(GpuHandle::minor_number).ok())
@@ -99,8 +98,8 @@ pub(super) fn read_holders(gpu: &ChangingGpu<'_>) -> Holders {
         .unwrap_or_default()
 }
 
-/// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
-/// lists them before the first is stopped, and the run starts them again at its end.
+/// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal lists the units
+/// before the first one is stopped, and the run starts them again at its end.
 pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<bool, Cause> {
     let units = gpu.run.context.environment.find_systemctl()?;
     let holding = units.holding(holders)?;
@@ -114,9 +113,9 @@ pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<boo
     Ok(!holding.is_empty())
 }
 
-/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be
-/// looked at count as held by nobody: the switch itself finds out. What is undone after a failure brings no client back, so
-/// none is ended before a switch that may fail; a change that goes on ends them for its own sake.
+/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances the plan destroys. A GPU whose
+/// processes cannot be read counts as free, and the switch then fails if the GPU is held. Unless the change goes on after a
+/// failure, clients are spared: a rollback restores daemons, but not the clients that the change has ended.
 pub fn find_held_gpus(
     environment: &Environment,
     node: &Node,
@@ -141,11 +140,11 @@ pub fn find_held_gpus(
     held
 }
 
-/// Waits until no holder is in the way: an `nvidia-smi` soon exits. `find` finds the present ones, and `waits` is called
-/// before the first wait.
+/// Waits until no holder is in the way, as an `nvidia-smi` that soon exits. `find` returns the GPUs that are held now, and `waits`
+/// is called before the first wait.
 ///
 /// # Errors
-/// The holders that remain.
+/// Names the holders that remain.
 pub fn wait_for_holders(
     environment: &Environment,
     find: impl Fn() -> Vec<HeldGpus>,

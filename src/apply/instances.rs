@@ -2,12 +2,12 @@
 
 use super::cause::Cause;
 use super::gpu_state::{ChangingGpu, describe_compute_instance};
-use super::in_use::{find_holders, read_holders, retry_while_in_use, stop_units};
+use super::in_use::{find_holders, find_processes_in_the_way, retry_while_in_use, stop_units};
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
-use crate::state::RecordedInstance;
+use crate::state::{DestroyedInstance, RecordedInstance};
 
 /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
 pub(super) fn create_gpu_instance(
@@ -111,9 +111,9 @@ pub(super) fn destroy_gpu_instance(
     };
     let id = reading.id;
     if !gpu.rolling_back {
-        gpu.run.journal.record_destruction(RecordedInstance {
-            name: Some(instance.name.to_string()),
-            ..created_entry(gpu, instance.profile, placement, None)
+        gpu.run.journal.record_destruction(DestroyedInstance {
+            instance: created_entry(gpu, instance.profile, placement, None),
+            name: instance.name.to_string(),
         })?;
     }
     call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
@@ -163,7 +163,6 @@ fn created_entry(
     RecordedInstance {
         gpu: gpu.plan.uuid.clone(),
         profile,
-        name: None,
         placement,
         compute,
     }
@@ -205,7 +204,7 @@ fn call_with_retries<T: Send + 'static>(
         && answer
             .as_ref()
             .is_err_and(|error| error.code() == Some(Code::IN_USE))
-        && stop_units(gpu, &read_holders(gpu))?
+        && stop_units(gpu, &find_holders(gpu))?
     {
         answer = call();
     }
@@ -215,7 +214,7 @@ fn call_with_retries<T: Send + 'static>(
         }
         Some(Code::IN_USE) => Cause::InUse {
             error,
-            holders: find_holders(gpu, device),
+            holders: find_processes_in_the_way(gpu, device),
             stops_services,
         },
         _ => Cause::Nvml(error),

@@ -11,7 +11,9 @@ use super::error::{ApplyError, FailedStep};
 use crate::failure::Problem;
 use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Journal, NodeFile, RecordedInstance, RunDir, Writer, is_disk_full};
+use crate::state::{
+    DestroyedInstance, Journal, NodeFile, RecordedInstance, RunDir, Writer, is_disk_full,
+};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -72,9 +74,9 @@ impl OpenJournal {
     }
 
     /// Records that a GPU instance is about to be destroyed.
-    pub(super) fn record_destruction(&self, taken: RecordedInstance) -> FileResult<()> {
+    pub(super) fn record_destruction(&self, destroyed: DestroyedInstance) -> FileResult<()> {
         let mut journal = lock(&self.journal);
-        journal.taken.push(taken);
+        journal.taken.push(destroyed);
         self.tolerate_full_disk(self.run_dir.write_journal(&journal))
     }
 

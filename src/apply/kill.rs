@@ -52,25 +52,26 @@ pub(super) fn terminate_clients(
             Some(started) => environment.host.open_process(victim.pid, started),
             None => Ok(None),
         };
-        let client = opened.map(|held| EndingClient {
-            kill,
-            victim,
-            held,
-            daemon: &daemon,
-            interrupt,
-        });
-        let has_exited = client
-            .as_ref()
-            .is_ok_and(|client| matches!(client.exits_by_itself(begun), Ok(true)));
-        let ended = match client {
+        let ended = match opened {
             Err(cause) => Err(cause.into()),
-            Ok(_) if has_exited => Ok(ClientOutcome::Done(LEFT_BEFORE_MESSAGE.to_owned())),
-            _ if interrupt.is_interrupted() => {
-                let step = format!("end the work of {}", victim.client);
-                error.not_begun.push(step);
-                continue;
+            Ok(held) => {
+                let client = EndingClient {
+                    kill,
+                    victim,
+                    held,
+                    daemon: &daemon,
+                    interrupt,
+                };
+                if matches!(client.exits_by_itself(begun), Ok(true)) {
+                    Ok(ClientOutcome::Done(LEFT_BEFORE_MESSAGE.to_owned()))
+                } else if interrupt.is_interrupted() {
+                    let step = format!("end the work of {}", victim.client);
+                    error.not_begun.push(step);
+                    continue;
+                } else {
+                    client.end()
+                }
             }
-            Ok(client) => client.end(),
         };
         match ended {
             Ok(ended) => {

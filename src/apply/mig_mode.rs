@@ -3,7 +3,7 @@
 use super::cause::Cause;
 use super::context::StepOf;
 use super::gpu_state::ChangingGpu;
-use super::in_use::{Backoff, find_holders, read_holders, stop_units};
+use super::in_use::{Backoff, find_holders, find_processes_in_the_way, stop_units};
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, MigMode};
@@ -93,7 +93,7 @@ fn try_to_switch(
         if activation != Code::IN_USE {
             return reset_gpu(gpu, on, activation, mode);
         }
-        let open = read_holders(gpu);
+        let open = find_holders(gpu);
         if let Some((step, holder)) = step.zip(open.seen.first()) {
             gpu.run.progress.waits(step, &holder.to_string());
         }
@@ -112,7 +112,7 @@ fn try_to_switch(
             Cause::Interrupted
         } else {
             Cause::Busy {
-                holders: find_holders(gpu, &gpu.plan.uuid),
+                holders: find_processes_in_the_way(gpu, &gpu.plan.uuid),
                 hidden: open.hidden,
                 stops_services: gpu.run.context.allowed.stop_holders,
             }
@@ -140,7 +140,7 @@ fn reset_gpu(
         if error.is_in_use() {
             return Err(Cause::Reset {
                 error,
-                holders: find_holders(gpu, &gpu.plan.uuid),
+                holders: find_processes_in_the_way(gpu, &gpu.plan.uuid),
             });
         }
         let why = error.to_string();

@@ -19,7 +19,7 @@ pub(super) fn purge_files(run: &Run<'_>, purge: &Purge) -> impl Iterator<Item = 
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),
     };
-    let set_aside = run.dir.remove_quarantined(devices, until);
+    let set_aside = run.run_dir.remove_quarantined(devices, until);
     let logs = remove_logs(run, devices, until);
     [
         ("removing what users left in pipe directories", set_aside),
@@ -39,7 +39,7 @@ fn remove_logs(run: &Run<'_>, devices: Option<&[String]>, until: Instant) -> Fil
             Some(devices) => devices.iter().any(|wanted| wanted == device),
             None => name.starts_with("GPU-") || name.starts_with("MIG-"),
         };
-        if is_wanted && !run.dir.has_record(name) {
+        if is_wanted && !run.run_dir.has_record(name) {
             removed = removed.and(logs.remove_all(name, until));
         }
     }

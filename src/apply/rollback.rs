@@ -4,14 +4,18 @@
 use std::fmt;
 
 use super::gpu_state::{GpuState, describe_compute_instance};
-use crate::geometry::ComputeChoice;
-use crate::node::Gpu;
+use crate::geometry::{ComputeChoice, GpuInstanceProfile};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuInstance};
 use crate::state::DeviceRecord;
 
-/// Returns the steps from the present state of a GPU back to an earlier one: daemons stop first and start last.
-pub(super) fn steps_back(present: &GpuState, before: &GpuState, gpu: &Gpu) -> Vec<StepBack> {
+/// Returns the steps from the present state of a GPU that offers these profiles back to an earlier one: daemons stop first and
+/// start last.
+pub(super) fn steps_back(
+    present: &GpuState,
+    before: &GpuState,
+    offered: &[GpuInstanceProfile],
+) -> Vec<StepBack> {
     let mut steps = Vec::new();
     for (uuid, now) in &present.daemons {
         match before.daemons.get(uuid) {
@@ -23,12 +27,12 @@ pub(super) fn steps_back(present: &GpuState, before: &GpuState, gpu: &Gpu) -> Ve
             _ => steps.push(StepBack::Stop(now.clone())),
         }
     }
-    let made = creations_beyond(present, before, gpu).into_iter().rev();
+    let made = creations_beyond(present, before, offered).into_iter().rev();
     let switch = (present.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
     steps.extend(
         made.map(destroy_created)
             .chain(switch)
-            .chain(creations_beyond(before, present, gpu))
+            .chain(creations_beyond(before, present, offered))
             .map(StepBack::Change),
     );
     for (uuid, earlier) in &before.daemons {
@@ -42,7 +46,11 @@ pub(super) fn steps_back(present: &GpuState, before: &GpuState, gpu: &Gpu) -> Ve
 
 /// The actions that make the instances of one state which another state lacks: a GPU instance before what is in it. No plan
 /// makes one of an unknown profile.
-fn creations_beyond(state: &GpuState, other: &GpuState, gpu: &Gpu) -> Vec<Action> {
+fn creations_beyond(
+    state: &GpuState,
+    other: &GpuState,
+    offered: &[GpuInstanceProfile],
+) -> Vec<Action> {
     let mut creations = Vec::new();
     for (&placement, instance) in &state.instances {
         let twin = other
@@ -50,7 +58,7 @@ fn creations_beyond(state: &GpuState, other: &GpuState, gpu: &Gpu) -> Vec<Action
             .get(&placement)
             .filter(|twin| twin.profile == instance.profile);
         if twin.is_none() {
-            let whole = GpuInstance::on_gpu(gpu, instance.profile, placement);
+            let whole = GpuInstance::from_profiles(offered, instance.profile, placement);
             creations.extend(whole.map(Action::CreateGpuInstance));
         }
         let present = twin.map(compute_choices).unwrap_or_default();
@@ -96,7 +104,18 @@ fn destroy_created(creation: Action) -> Action {
             compute: placement,
             unmanaged,
         },
-        other => other,
+        Action::CreateComputeInstance {
+            compute: ComputeChoice::Full | ComputeChoice::Slices { .. },
+            ..
+        }
+        | Action::DestroyComputeInstance { .. }
+        | Action::DestroyGpuInstance { .. }
+        | Action::SwitchMig { .. }
+        | Action::Stop(_)
+        | Action::Start(_)
+        | Action::Set(_)
+        | Action::StartServer(_)
+        | Action::EndStray(_) => creation,
     }
 }
 
@@ -163,8 +182,7 @@ mod tests {
 
     use super::*;
     use crate::geometry::{
-        ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, Placement,
-        ProfileEnum, ProfileId,
+        ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileEnum, ProfileId,
     };
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
@@ -173,24 +191,22 @@ mod tests {
 
     const UNITS: u32 = 4;
 
-    /// A GPU with profiles of one unit and of two.
-    fn gpu() -> Gpu {
-        let profiles = [(1, "1g.10gb"), (2, "2g.20gb")].map(|(size, name)| GpuInstanceProfile {
-            id: ProfileId(size),
-            query: ProfileEnum(size),
-            name: name.parse().unwrap(),
-            slices: size,
-            multiprocessors: Some(14 * size),
-            memory_mib: 10_000,
-            engines: None,
-            most: UNITS / size,
-            free: None,
-            placements: vec![Placement::new(0, size)],
-        });
-        Gpu {
-            profiles: profiles.into(),
-            ..Gpu::default()
-        }
+    /// Profiles of one unit and of two.
+    fn profiles() -> Vec<GpuInstanceProfile> {
+        [(1, "1g.10gb"), (2, "2g.20gb")]
+            .map(|(size, name)| GpuInstanceProfile {
+                id: ProfileId(size),
+                query: ProfileEnum(size),
+                name: name.parse().unwrap(),
+                slices: size,
+                multiprocessors: Some(14 * size),
+                memory_mib: 10_000,
+                engines: None,
+                most: UNITS / size,
+                free: None,
+                placements: vec![Placement::new(0, size)],
+            })
+            .into()
     }
 
     fn record(key: DeviceKey) -> DeviceRecord {
@@ -383,7 +399,7 @@ mod tests {
                 .clone()
                 .and_then(|instance| nth(instance.compute, at));
             match kind % 8 {
-                3 => nth(gpu().profiles, which)
+                3 => nth(profiles(), which)
                     .map(|profile| GpuInstance {
                         profile: profile.id,
                         name: profile.name,
@@ -415,7 +431,8 @@ mod tests {
                     }),
                 6 => {
                     let whole = instance.filter(|instance| instance.compute.is_empty())?;
-                    let made = GpuInstance::on_gpu(&gpu(), whole.profile, whole.placement);
+                    let made =
+                        GpuInstance::from_profiles(&profiles(), whole.profile, whole.placement);
                     made.map(|instance| Action::DestroyGpuInstance {
                         instance,
                         unmanaged: false,
@@ -469,7 +486,7 @@ mod tests {
             for step in run {
                 simulated.go_on(step);
                 let mut undone = simulated.clone();
-                for step in steps_back(&simulated.state, &before.state, &gpu()) {
+                for step in steps_back(&simulated.state, &before.state, &profiles()) {
                     undone.carry_out(&step);
                 }
                 assert_eq!(undone.shown(), before.shown());

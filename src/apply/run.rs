@@ -51,7 +51,7 @@ pub fn run(
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
     let run = Run {
         context,
-        dir: run_dir,
+        run_dir,
         node_record,
         journal,
         nvml,
@@ -69,8 +69,8 @@ pub fn run(
     }
     let result = carry_out(plan, &run, &change, &threads);
     // What cannot be removed is reported by doctor.
-    let _ = run.dir.remove_mount_sources();
-    run.dir.keep_reserve();
+    let _ = run.run_dir.remove_mount_sources();
+    run.run_dir.keep_reserve();
     result
 }
 
@@ -144,7 +144,7 @@ fn carry_out(
     if !undone.is_empty() {
         change.begin_rollback();
         // It may need the room.
-        run.dir.give_up_reserve();
+        run.run_dir.give_up_reserve();
         roll_back(undone, &mut error, threads);
     }
     let ledger = run.node_record.write_rest();
@@ -157,10 +157,9 @@ fn carry_out(
         .journal
         .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        let purges = plan.purge.iter();
         error
             .failures
-            .extend(purges.flat_map(|purge| purge_files(run, purge)));
+            .extend(plan.purge.iter().flat_map(|purge| purge_files(run, purge)));
         if error.failures.is_empty() {
             return Ok(restarted);
         }

@@ -1,5 +1,5 @@
-//! The needs of a daemon's start that its stop does not have. Each is checked before the first step: no daemon
-//! stops that could not start again.
+//! Checks, before the first step of a plan, that the daemons of the plan can start. So no daemon is stopped that could not be
+//! started again.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use crate::host::{
     MpsPrograms, Reader, Uid, begin_group_lookup, caller, check_lists, check_open_files,
     directory_access, group_id, user_name,
 };
-use crate::mps::{Daemon, DaemonProcess, LogFile};
+use crate::mps::{Daemon, LaunchRequest, LogFile};
 use crate::node::{Device, Node};
 use crate::plan::{Action, Plan, Start, StartedBy, serve_setting};
 use crate::settings::{CpuChoice, Serve, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
-/// The UUID of a device that is not there yet: all are as long.
+/// Stands for the UUID of a device that does not exist yet. All UUIDs of MIG devices have this length.
 const EXAMPLE_UUID: &str = "MIG-00000000-0000-0000-0000-000000000000";
 
-/// Checks every daemon that a plan starts, and adds to it the ids of their users and groups. The plan remarks on what is
-/// removed to make room.
+/// Checks every daemon that a plan starts, and adds the ids of their users and groups to the plan. Adds a remark to the plan for
+/// each directory that is removed to make room.
 ///
 /// # Errors
 /// Names the daemons that cannot start. Nothing has been touched.
@@ -109,13 +109,13 @@ impl StartCheck<'_> {
             self.run_dir.pipe_dir(uuid),
             self.directories.log.join(uuid),
         );
-        let launch = daemon_process(self.environment, settings, id, (gpu, uuid))?;
+        let launch = launch_request(self.environment, settings, id, (gpu, uuid))?;
         Ok(daemon.check_launch(&launch).map(|()| id)?)
     }
 
     /// Checks the directory of a device's logs and the files that a daemon writes there.
     fn check_logs(&self, uuid: &str) -> FileResult<()> {
-        // One that cannot be used is refused with the lock.
+        // A log directory that cannot be opened is refused when the lock is taken.
         let Ok(logs) = Directory::open(&self.directories.log) else {
             return Ok(());
         };
@@ -123,7 +123,7 @@ impl StartCheck<'_> {
         let Some(own) = logs.open_child(uuid)? else {
             return Ok(());
         };
-        // Root moves one of another user away.
+        // Root moves a directory of another user away.
         if caller() == Uid::ROOT && own.check_owner_among(&[Uid::ROOT]).is_err() {
             return Ok(());
         }
@@ -134,8 +134,8 @@ impl StartCheck<'_> {
         Ok(())
     }
 
-    /// Returns the id of the user or group that a daemon is for. If the name service does not answer, it is the id that
-    /// this machine has recorded. Only a person decides that the device is for another id than before.
+    /// Returns the id of the user or group that a daemon serves. If the name service does not answer, that is the id in the
+    /// records of this machine. `heal` refuses to serve another id than before, because only a person can decide that.
     fn served_id(&self, start: &Start, device: Option<&Device>) -> Result<Option<u32>, Cause> {
         let serve = start.serve_setting();
         let (what, name) = match serve {
@@ -218,13 +218,13 @@ pub(super) fn query_account_id(serve: &Serve) -> Result<Option<u32>, Cause> {
     id.map(Some).ok_or(Cause::NoAccount { what, name })
 }
 
-/// Returns the options with which the daemon of a device on a GPU is launched. Both are UUIDs.
-pub(super) fn daemon_process(
+/// Returns the request to launch the daemon of a device on a GPU, which are given by their UUIDs.
+pub(super) fn launch_request(
     environment: &Environment,
     settings: &Settings,
     served_id: Option<u32>,
     (gpu, device): (&str, &str),
-) -> Result<DaemonProcess, Cause> {
+) -> Result<LaunchRequest, Cause> {
     let serve = serve_setting(settings);
     let access = access_of(serve, served_id).unwrap_or(Access::Owner);
     let reader = match (serve, served_id) {
@@ -233,7 +233,7 @@ pub(super) fn daemon_process(
             Some((who, Reader::any_member(group)))
         }
         (Serve::User(name), Some(user)) => {
-            // Without an answer the groups are not known, and whether the user is kept out neither.
+            // Without an answer, the groups of the user are unknown, and so is whether the user is kept out.
             let account = Account::from_name(name).ok().flatten();
             let groups = account.and_then(|account| account.look_up_groups().ok());
             groups.map(|groups| (name.clone(), Reader::new(Uid(user), groups)))
@@ -252,7 +252,7 @@ pub(super) fn daemon_process(
             Some(cpus?)
         }
     };
-    Ok(DaemonProcess {
+    Ok(LaunchRequest {
         device: device.to_owned(),
         multiuser: serve.is_shared(),
         access,

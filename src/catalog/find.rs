@@ -89,7 +89,8 @@ pub fn named(word: &str) -> Option<&'static Model> {
 pub fn model_with_product(product: &str) -> Option<&'static Model> {
     let mut found =
         models_with(product).filter(|model| model.product_names.iter().any(|name| name == product));
-    found.next().filter(|_| found.next().is_none())
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
 }
 
 /// NVML's names for the boards with that device id, and that subsystem id where one is given.
@@ -99,8 +100,7 @@ pub fn model_with_product(product: &str) -> Option<&'static Model> {
 pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str> {
     let mut products: BTreeSet<&String> = BTreeSet::new();
     for model in models().filter(|model| model.pci_device_ids.contains(&device)) {
-        let mut boards = model.boards.iter();
-        if !boards.any(|board| board.device == device) {
+        if !model.boards.iter().any(|board| board.device == device) {
             products.extend(&model.product_names);
         }
         for board in &model.boards {
@@ -170,11 +170,12 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
 
 /// Returns the model that was probably meant: one of whose words none is missing, or else one that is nearly spelled so.
 fn suggest_key(word: &str, wanted: &[String]) -> Option<&'static str> {
-    let keys = || models().map(|model| model.key.as_str());
-    keys()
+    let keys: Vec<&str> = models().map(|model| model.key.as_str()).collect();
+    keys.iter()
+        .copied()
         .filter(|key| split_words(key).iter().all(|word| wanted.contains(word)))
         .max_by_key(|key| key.len())
-        .or_else(|| closest_match(word, keys()))
+        .or_else(|| closest_match(word, keys.iter().copied()))
 }
 
 /// True if one name of a model has all these words.
@@ -202,12 +203,13 @@ impl FromStr for PciId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-        // No sign, which Rust would read too.
-        let id = digits
+        text.strip_prefix("0x")
+            .or_else(|| text.strip_prefix("0X"))
+            // No sign, which Rust would read too.
             .filter(|digits| digits.len() <= 8 && digits.chars().all(|c| c.is_ascii_hexdigit()))
-            .and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        id.map(Self).ok_or_else(|| {
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+            .map(Self)
+            .ok_or_else(|| {
             format!("\"{text}\" is not a PCI id: expected one like \"0x20B210DE\", the device's id before the vendor's")
         })
     }

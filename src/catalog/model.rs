@@ -203,8 +203,11 @@ impl Model {
 
     /// The evidence for the least sure of its profiles.
     pub fn profiles_known(&self) -> Evidence {
-        let all = self.profiles.iter();
-        least_sure(all.map(|profile| profile.provenance.default))
+        least_sure(
+            self.profiles
+                .iter()
+                .map(|profile| profile.provenance.default),
+        )
     }
 
     /// The evidence for the least sure of their placements.

@@ -20,7 +20,7 @@ use crate::node::{
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
-/// Refuses to initialise CUDA as a user without a name for the server.
+/// Refuses to initialize CUDA as a user without a name for the server.
 pub fn check_user_mapping(host: &Host) -> Result<(), NoAccess> {
     if host.caller_is_mapped() {
         Ok(())
@@ -361,7 +361,7 @@ impl Failure for NotAttached {
     }
 }
 
-/// Starts a process that initialises CUDA with these variables as this user, and ends it at its limit. It makes no
+/// Starts a process that initializes CUDA with these variables as this user, and ends it at its limit. It makes no
 /// context and takes no client slot.
 fn attach_as(
     environment: &Environment,
@@ -385,13 +385,13 @@ fn attach_as(
             Err(NotAttached::NoLibrary(shorten_command(&error).into_owned()))
         }
         AttachResult::Failed(error) => Err(NotAttached::Failed(error)),
-        AttachResult::Initialised {
+        AttachResult::Initialized {
             is_client: false, ..
         } => Err(NotAttached::OutsideMps),
-        AttachResult::Initialised { uuid, .. } if !has_uuid(&device.record, uuid) => {
+        AttachResult::Initialized { uuid, .. } if !has_uuid(&device.record, uuid) => {
             Err(NotAttached::AnotherDevice(format_uuid(uuid)))
         }
-        AttachResult::Initialised { sm_count, time, .. } => Ok(Ready {
+        AttachResult::Initialized { sm_count, time, .. } => Ok(Ready {
             user,
             sm_count,
             time,

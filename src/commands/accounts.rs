@@ -18,9 +18,10 @@ pub(super) fn find_unserved_users(
     profile: &Profile,
     environment: &Environment,
 ) -> Vec<(Serve, Problem)> {
-    let serves = profile.serves.iter();
-    apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
-    serves
+    apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
+    profile
+        .serves
+        .iter()
         .filter_map(|(serve, _)| {
             let unknown = find_unknown_account(serve, Some(environment));
             let problem = unknown.unwrap_or_else(|error| {
@@ -45,7 +46,10 @@ pub fn check_accounts(profile: &Profile, environment: &Environment, caller: Uid)
     if !mistakes.is_empty() {
         mistakes.extend(mistakes_of_plan(profile, environment, caller));
     }
-    Ok(ProfileError::from_errors(mistakes).map_or(Ok(()), Err)?)
+    match ProfileError::from_errors(mistakes) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
 }
 
 /// The mistakes that planning finds, if the node can be seen.

@@ -18,6 +18,7 @@ use crate::node::{Node, observe_records};
 use crate::plan::{CdiChange, Plan};
 use crate::profile::{Profile, ProfileError};
 use crate::render::note;
+use crate::state::RunDir;
 
 /// Refuses a profile of a plain user that asks for the file, which only root can write.
 pub(super) fn check_allowed(
@@ -65,16 +66,25 @@ fn cdi_file(environment: &Environment) -> OwnFile {
     }
 }
 
-/// Returns what the plan of a profile makes of the file.
+/// Returns what a plan of root, for daemons in this run directory, makes of the file.
 pub(super) fn plan_change(
     environment: &Environment,
     node: &Node,
-    profile: &Profile,
+    run_dir: &RunDir,
+    request: CdiRequest,
     plan: &Plan,
 ) -> Option<CdiChange> {
     // A file that cannot be read is refused before, or is not asked for.
     let before = cdi_file(environment).read().ok()?;
-    let is_wanted = profile.cdi.map_or(before.is_some(), |(wanted, _)| wanted);
+    if request == CdiRequest::KeepCurrent && is_of_others(before.as_deref(), run_dir.path()) {
+        return None;
+    }
+    let is_wanted = match request {
+        CdiRequest::Ignore => return None,
+        CdiRequest::KeepCurrent => before.is_some(),
+        CdiRequest::Write => true,
+        CdiRequest::Remove => false,
+    };
     let starts = plan.starts().next().is_some();
     let stops_all = node
         .served()
@@ -151,8 +161,7 @@ fn write_if_changed(
 ) -> Result<()> {
     let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
-    let is_of_others = |text: &str| !mounts_run_dir(text, &directories.run);
-    if request == CdiRequest::KeepCurrent && before.as_deref().is_some_and(is_of_others) {
+    if request == CdiRequest::KeepCurrent && is_of_others(before.as_deref(), &directories.run) {
         return Ok(());
     }
     // What a profile asks for that was not applied waits, but the file says what runs.
@@ -186,14 +195,14 @@ fn write_if_changed(
     kept.map(drop).context("cannot keep the CDI file current")
 }
 
-/// True if a CDI file mounts something of this run directory. One that does not is about the devices of another one, such as
-/// the node's own during a self-test.
-fn mounts_run_dir(text: &str, run: &Path) -> bool {
-    let Ok(file) = serde_json::from_str::<Value>(text) else {
-        return true;
+/// True if a CDI file mounts nothing of this run directory. It is about the devices of another one, such as the node's own
+/// during a self-test.
+fn is_of_others(file: Option<&str>, run: &Path) -> bool {
+    let Some(Ok(file)) = file.map(serde_json::from_str::<Value>) else {
+        return false;
     };
     let devices = file["devices"].as_array().into_iter().flatten();
-    devices
+    !devices
         .filter_map(|device| device["containerEdits"]["mounts"].as_array())
         .flatten()
         .filter_map(|mount| mount["hostPath"].as_str())

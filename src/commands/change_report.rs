@@ -32,8 +32,8 @@ pub struct Outcome {
     pub failed: Option<ApplyError>,
     /// The monitoring services that were stopped meanwhile, and run again.
     pub restarted: Vec<Unit>,
-    /// The failure of what follows the change.
-    pub follow_up_error: Option<CommandError>,
+    /// The error with which the command ends after its report, although the change was made.
+    pub deferred_error: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
     pub took: Duration,
 }
@@ -48,7 +48,7 @@ impl Outcome {
             node,
             failed: None,
             restarted: Vec::new(),
-            follow_up_error: None,
+            deferred_error: None,
             took: Duration::ZERO,
         }
     }
@@ -75,13 +75,19 @@ impl Outcome {
     /// True if a part of the profile is on a GPU, of which these parts were left out.
     fn has_part_on(&self, gpu: &Gpu, missing: &[Problem], run_dir: &Path) -> bool {
         let is_here = |missing: &&Problem| missing.gpu == Some(gpu.index);
-        let left_out = missing.iter().filter(is_here);
-        let left_out: Vec<Option<&String>> = left_out.map(|one| one.device.as_ref()).collect();
+        let left_out: Vec<Option<&String>> = missing
+            .iter()
+            .filter(is_here)
+            .map(|one| one.device.as_ref())
+            .collect();
         if left_out.is_empty() || left_out.contains(&None) {
             return left_out.is_empty();
         }
-        let failed = self.failed.as_ref().map(ApplyError::missing_parts);
-        let has_failed = failed.iter().flatten().any(|failed| is_here(&failed));
+        let has_failed = self
+            .failed
+            .iter()
+            .flat_map(ApplyError::missing_parts)
+            .any(|failed| is_here(&&failed));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
         let has_device = self.node.served().any(|served| {
             served.record.key.gpu == gpu.uuid
@@ -113,9 +119,7 @@ impl Outcome {
         if let Some(error) = self.partial_error(is_of_nothing) {
             // It has the failures, too.
             self.failed = None;
-            if let Some(second) = self.follow_up_error.replace(error) {
-                note(&second.to_string());
-            }
+            self.defer_error(error);
         }
         self.node.missing = if is_for_document {
             missing.clone()
@@ -123,6 +127,13 @@ impl Outcome {
             Vec::new()
         };
         self.plan.missing = missing;
+    }
+
+    /// Makes the command end with this error after its report. An earlier error becomes a note.
+    pub fn defer_error(&mut self, error: CommandError) {
+        if let Some(earlier) = self.deferred_error.replace(error) {
+            note(&earlier.to_string());
+        }
     }
 
     /// Returns the error of a profile of which parts, or all, were left out.
@@ -170,7 +181,7 @@ impl Outcome {
         if consent.json {
             let error = match &self.failed {
                 Some(failed) => Some(Message::from(failed)),
-                None => self.follow_up_error.as_ref().map(CommandError::message),
+                None => self.deferred_error.as_ref().map(CommandError::message),
             };
             let document = if consent.dry_run {
                 ChangeDocument::from_plan(&self.plan, &[])

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
-use super::cdi_file::CdiRequest;
+use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
@@ -18,7 +18,7 @@ use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, format_ranges, to_printable};
 use crate::node::{Device, Gpu, Node, lost_gpu_hint};
-use crate::plan::{self, Destroy, DownRequest, Plan, Refusal};
+use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
 use crate::render::{format_time_taken, note};
 use crate::state::{ProfileHistory, RunDir};
@@ -183,6 +183,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     }
     let mut change = DownChange {
         args,
+        environment,
         targets: DownTargets::default(),
     };
     let outcome = ChangeOptions {
@@ -204,8 +205,10 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     let Some(mut outcome) = outcome else {
         return Ok(ExitStatus::Done);
     };
-    if !args.consent.dry_run {
-        outcome.follow_up_error = targets.unread.take();
+    if !args.consent.dry_run
+        && let Some(unread) = targets.unread.take()
+    {
+        outcome.defer_error(unread);
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
@@ -214,7 +217,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
         remove_mount_sources(environment, &directories, &outcome)?;
     }
     print_summary(args, environment, &run_dir, &outcome, &targets)?;
-    match outcome.follow_up_error {
+    match outcome.deferred_error {
         Some(error) => Err(error.already_in_json()),
         None => Ok(ExitStatus::Done),
     }
@@ -223,14 +226,25 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
 /// The change that takes devices down.
 struct DownChange<'a> {
     args: &'a DownArgs,
+    environment: &'a Environment,
     targets: DownTargets,
 }
 
 impl Change for DownChange<'_> {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
         let request = self.args.build_request(node)?;
         self.targets = DownTargets::from_request(node, self.args, &request);
-        plan::down(node, run_dir, &request)
+        let mut plan = plan::down(node, run_dir, &request)?;
+        if self.environment.is_root() {
+            let request = self.cdi_request();
+            plan.cdi = cdi_file::plan_change(self.environment, node, run_dir, request, &plan);
+        }
+        Ok(plan)
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {

@@ -72,19 +72,21 @@ pub(super) fn remark_on_remaining_instances(node: &Node, asked: &DownTargets, de
         if is_whole && let Some(remark) = remark_on_virtual_machines(node, gpu) {
             note(&remark);
         }
-        let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.belongs_to_virtual_machine(gpu, one)) {
+        let instances = gpu
+            .instances
+            .iter()
+            .filter(|one| !node.belongs_to_virtual_machine(gpu, one));
+        for instance in instances {
             let is_asked = if instance.compute.is_empty() {
                 is_whole
             } else {
-                let mut compute = instance.compute.iter();
-                compute.any(|compute| asked.devices.contains(&compute.uuid))
+                instance
+                    .compute
+                    .iter()
+                    .any(|compute| asked.devices.contains(&compute.uuid))
             };
             if is_asked {
-                let name = gpu.profile(instance.profile).map_or_else(
-                    || instance.profile.to_string(),
-                    |profile| profile.name.to_string(),
-                );
+                let name = gpu.instance_title(instance, None);
                 staying.push(format!(
                     "GPU {} {name} at {}",
                     gpu.index, instance.placement

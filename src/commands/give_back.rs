@@ -59,15 +59,16 @@ pub fn run_in_selftest(
 
 /// Returns the error of a command that failed, in one line.
 pub fn error_line(output: &Output) -> String {
-    let lines = output.stderr.lines().map(str::trim);
-    let mut error = lines.skip_while(|line| !line.starts_with("error: "));
+    let mut error = output
+        .stderr
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| !line.starts_with("error: "));
     let Some(first) = error.next() else {
-        let last = output.stderr.lines().last();
-        let last = last.filter(|_| output.status.signal().is_none());
-        return last.map_or_else(
-            || format!("it ended with {}", output.status),
-            ToOwned::to_owned,
-        );
+        return match output.stderr.lines().last() {
+            Some(last) if output.status.signal().is_none() => last.to_owned(),
+            _ => format!("it ended with {}", output.status),
+        };
     };
     let first = first.trim_start_matches("error: ");
     // The first of several reasons is enough.

@@ -69,7 +69,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         on_failure: OnFailure::GoOn,
         lock_limit: Duration::ZERO,
         observer,
-        seen: Some(node.clone()),
+        first_node: Some(node.clone()),
         ..ChangeOptions::new(environment, &directories, &consent)
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
@@ -147,7 +147,8 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
         }
         if let Some(start) = step.action.as_start()
             && let Some(Served { record, .. }) = outcome.node.served_named(&start.name)
-            && let Some(daemon) = record.daemon.filter(|_| record.finished)
+            && record.finished
+            && let Some(daemon) = record.daemon
         {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
             let (times, most) = (record.healed.len(), DeviceRecord::MAX_HEALS_PER_HOUR);

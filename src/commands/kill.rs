@@ -98,7 +98,9 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Ok(plan)
     })?;
     if let Some(outcome) = outcome {
-        if let Some(shown) = shown.as_ref().filter(|_| !outcome.is_unchanged) {
+        if !outcome.is_unchanged
+            && let Some(shown) = &shown
+        {
             remark_on_departed_clients(shown, &outcome.plan);
         }
         if args.consent.json {

@@ -23,6 +23,7 @@ pub mod schema;
 pub mod set;
 pub mod status;
 pub mod up;
+pub mod up_request;
 pub mod verify;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::accounts::check_accounts;
 use super::profile_source::ProfileArgs;
+use super::up_request::UpRequest;
 use super::{
     Context, built_in, cdi_file, check_not_newer, detail_for, remark_on_plan,
     report_interrupted_change,
@@ -11,10 +12,9 @@ use super::{
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Uid};
-use crate::node::{Node, observe};
-use crate::plan::{self, LeftOut, Plan, Refusal};
-use crate::profile::Profile;
+use crate::host::Uid;
+use crate::node::observe;
+use crate::plan::Refusal;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
 use crate::settings::Serve;
@@ -97,37 +97,4 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)
-}
-
-/// What `up` applies.
-pub struct UpRequest<'a> {
-    pub environment: &'a Environment,
-    pub profile: &'a Profile,
-    /// The user who applies it.
-    pub caller: Uid,
-    /// True to stop daemons on GPUs that no block selects.
-    pub prune: bool,
-}
-
-impl UpRequest<'_> {
-    /// Plans to apply the profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of
-    /// it that can be applied.
-    pub fn plan(
-        &self,
-        node: &Node,
-        run_dir: &RunDir,
-        mut left_out: Option<&mut LeftOut>,
-    ) -> Result<Plan, Refusal> {
-        let (profile, caller) = (self.profile, self.caller);
-        let plan = match left_out.as_deref_mut() {
-            None => plan::up(node, profile, run_dir, caller)?,
-            Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
-        };
-        let mut plan =
-            plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());
-        if caller == Uid::ROOT {
-            plan.cdi = cdi_file::plan_change(self.environment, node, profile, &plan);
-        }
-        Ok(plan)
-    }
 }

@@ -77,10 +77,8 @@ impl ProfileArgs {
 /// Fails for a command that needs the history if that cannot be read.
 pub fn require_history(history: FileResult<ProfileHistory>) -> Result<ProfileHistory> {
     history.map_err(|error| {
-        let hints = match ProfileHistory::remedy_for(&error) {
-            Some(remedy) => vec![format!(
-                "{remedy}, then name the profile: mig-mps up PROFILE"
-            )],
+        let hints = match ProfileHistory::hint_for(&error) {
+            Some(hint) => vec![format!("{hint}, then name the profile: mig-mps up PROFILE")],
             None => error.hints(),
         };
         let error = command_error(format_args!(
@@ -122,8 +120,12 @@ impl ChosenProfile {
     /// here.
     pub fn record(&self, environment: &Environment, directories: &Directories, outcome: &Outcome) {
         let (node, has_changed) = (&outcome.node, !outcome.is_unchanged);
-        let missing = outcome.plan.missing.iter();
-        let missing: Vec<Problem> = missing.map(Problem::for_everybody).collect();
+        let missing: Vec<Problem> = outcome
+            .plan
+            .missing
+            .iter()
+            .map(Problem::for_everybody)
+            .collect();
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)

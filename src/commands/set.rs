@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::join_words;
 use crate::node::Node;
-use crate::plan::{self, Plan, Refusal};
+use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
 use crate::render::note;
 use crate::state::RunDir;
@@ -75,7 +75,12 @@ struct SetChange<'a> {
 }
 
 impl Change for SetChange<'_> {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
         plan::set(
             node,
             run_dir,

@@ -9,7 +9,7 @@ use super::Context;
 use super::args::{DeviceArgs, duration};
 use super::give_back::report_selftest;
 use crate::error::{ErrorContext as _, Result, command_error, usage_error};
-use crate::failure::{ExitStatus, Failure as _};
+use crate::failure::{ExitStatus, Failure as _, Problem};
 use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
@@ -128,10 +128,10 @@ pub(super) fn applied_profile(environment: &Environment, node: &Node) -> Applied
     let history = match ProfileHistory::load_for_caller(environment) {
         Ok(history) => history,
         Err(error) => {
-            return Applied::Unreadable {
-                why: to_printable(&error.to_string()),
-                remedy: ProfileHistory::remedy_for(&error).or_else(|| error.hint()),
-            };
+            return Applied::Unreadable(Problem {
+                hint: ProfileHistory::hint_for(&error).or_else(|| error.hint()),
+                ..Problem::without_hint(to_printable(&error.to_string()))
+            });
         }
     };
     let Some(profile) = history.last_applied() else {
@@ -178,8 +178,12 @@ fn watch_status(
     let first = observe_with_profile(args, &mut observer, environment)?;
     if let Err(unknown) = args.devices.resolve_names(&first) {
         // A device may be called 5: only a mistake tells that none was meant.
-        let mut words = args.devices.words.iter();
-        return match words.rfind(|word| interval(word).is_ok()) {
+        let seconds = args
+            .devices
+            .words
+            .iter()
+            .rfind(|word| interval(word).is_ok());
+        return match seconds {
             Some(seconds) => {
                 Err(unknown).context(format!("write the seconds after an =: --watch={seconds}"))
             }
@@ -203,7 +207,7 @@ fn watch_status(
         if let Some(status) = quit {
             return Ok(status);
         }
-        // The driver may be loaded anew: what is not there now may be there again.
+        // The driver may be loaded again, and then the node can be read again.
         seen = observe_with_profile(args, &mut observer, environment)
             .map_err(|error| error.to_string());
     }

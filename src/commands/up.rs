@@ -11,8 +11,8 @@ use super::cdi::remark_on_nvidias_file;
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
-use super::plan::UpRequest;
 use super::profile_source::ProfileArgs;
+use super::up_request::UpRequest;
 use super::{Context, built_in, detail_for, lock_node, own_directories, remark_on_plan, verify};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::{Verified, verify_devices};
@@ -95,16 +95,17 @@ fn change_node(
     profile: &Profile,
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
-    let mut change = UpChange {
-        request: UpRequest {
-            environment,
-            profile,
-            caller: environment.caller,
-            prune: args.prune,
-        },
-        left_out: args
-            .keep_going
-            .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
+    let mut change = UpChange(UpRequest {
+        environment,
+        profile,
+        caller: environment.caller,
+        prune: args.prune,
+    });
+    let (on_failure, left_out) = if args.keep_going {
+        let unserved = find_unserved_users(profile, environment);
+        (OnFailure::LeaveOut, LeftOut::with_unserved(unserved))
+    } else {
+        (OnFailure::RollBack, LeftOut::default())
     };
     ChangeOptions {
         allowed: Allowed {
@@ -112,11 +113,8 @@ fn change_node(
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
-        on_failure: if args.keep_going {
-            OnFailure::LeaveOut
-        } else {
-            OnFailure::RollBack
-        },
+        on_failure,
+        left_out,
         detail: detail_for(profile),
         ..ChangeOptions::new(environment, directories, &args.consent)
     }
@@ -124,20 +122,17 @@ fn change_node(
 }
 
 /// The change that applies a profile.
-struct UpChange<'a> {
-    request: UpRequest<'a>,
-    /// The parts that are left out; `None` without --keep-going.
-    left_out: Option<LeftOut>,
-}
+struct UpChange<'a>(UpRequest<'a>);
 
 impl Change for UpChange<'_> {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        let plan = self.request.plan(node, run_dir, self.left_out.as_mut())?;
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
+        let plan = self.0.plan(node, run_dir, left_out)?;
         Ok(plan.with_remarks_on_devices(node))
-    }
-
-    fn left_out(&mut self) -> Option<&mut LeftOut> {
-        self.left_out.as_mut()
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {
@@ -149,7 +144,7 @@ impl Change for UpChange<'_> {
     }
 
     fn cdi_request(&self) -> CdiRequest {
-        CdiRequest::from_profile(self.request.profile)
+        CdiRequest::from_profile(self.0.profile)
     }
 }
 
@@ -190,7 +185,7 @@ fn report_unchanged(
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.follow_up_error.is_none() => note(cdi_file::change_message(change)),
+        Some(change) if outcome.deferred_error.is_none() => note(cdi_file::change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
@@ -200,7 +195,7 @@ fn report_unchanged(
     if !args.consent.dry_run || args.consent.json {
         outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     }
-    finish_command(args, outcome.follow_up_error, verified.as_deref())
+    finish_command(args, outcome.deferred_error, verified.as_deref())
 }
 
 /// Shows the node after the change, with remarks on what is new to its users, and checks the devices if asked.
@@ -231,13 +226,13 @@ fn report_change(
         environment.interrupt.allow_exit();
         verified = verify_if_asked(args, environment, node)?;
     }
-    finish_command(args, outcome.follow_up_error, verified.as_deref())
+    finish_command(args, outcome.deferred_error, verified.as_deref())
 }
 
-/// Shows what was checked, and ends with the failure of what followed the change.
+/// Shows the checked devices, and ends with the deferred error.
 fn finish_command(
     args: &UpArgs,
-    follow_up_error: Option<CommandError>,
+    deferred_error: Option<CommandError>,
     verified: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
     let mut status = ExitStatus::Done;
@@ -249,7 +244,7 @@ fn finish_command(
         }
         status = verify::exit_status(verified);
     }
-    if let Some(error) = follow_up_error {
+    if let Some(error) = deferred_error {
         return Err(error.already_in_json());
     }
     if status == ExitStatus::Done

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_do_not_overlap() {
+    fn neighbors_do_not_overlap() {
         let left = Placement::new(0, 4);
         assert!(!left.overlaps(Placement::new(4, 4)));
         assert_eq!(left.to_string(), "slices 0-3");

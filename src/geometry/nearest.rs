@@ -18,8 +18,11 @@ pub fn nearest_requests(offered: &[GpuInstanceProfile], requests: &[Request]) ->
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
-    let profiles = requests.iter();
-    let wanted = count_each(profiles.filter_map(|request| find_profile(offered, request.profile)));
+    let wanted = count_each(
+        requests
+            .iter()
+            .filter_map(|request| find_profile(offered, request.profile)),
+    );
     let most = total_slices(&wanted);
     let mut others = enumerate_fittings(&candidate_kinds(offered, &wanted));
     others.retain(|other| total_slices(&other.counts) <= most);

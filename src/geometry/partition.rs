@@ -84,8 +84,10 @@ impl<'a> Partition<'a> {
 
     /// Returns the compute slices of all instances.
     pub fn total_slices(&self) -> u32 {
-        let slices = self.counts.iter();
-        slices.map(|(profile, count)| profile.slices * count).sum()
+        self.counts
+            .iter()
+            .map(|(profile, count)| profile.slices * count)
+            .sum()
     }
 
     /// Returns the placement units of all instances.

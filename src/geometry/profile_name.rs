@@ -149,7 +149,7 @@ fn parse_with_unit(text: &str, unit: &str) -> Option<u32> {
 fn parse_number(digits: &str) -> Option<u32> {
     let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && digits.len() <= 4;
     let is_plain = is_plain && (digits == "0" || !digits.starts_with('0'));
-    digits.parse().ok().filter(|_| is_plain)
+    if is_plain { digits.parse().ok() } else { None }
 }
 
 impl fmt::Display for ProfileName {

@@ -174,7 +174,7 @@ pub fn arrange(
         }
         lost = lost + search.add_place(profile.id, placement);
     }
-    // Large ones have the fewest choices. Equal ones become neighbours: their places rise.
+    // Large ones have the fewest choices. Equal ones become neighbors: their places rise.
     search
         .items
         .sort_by_key(|profile| (Reverse(profile.placement_size()), profile.id));

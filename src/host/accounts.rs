@@ -279,10 +279,9 @@ pub fn group_name(gid: u32) -> String {
 fn names_by_id(file: &str) -> BTreeMap<u32, String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let names = text.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?;
-        let id = fields.nth(1)?.parse().ok()?;
-        Some((id, name.to_owned()))
+        let (name, fields) = line.split_once(':')?;
+        let id = fields.split(':').nth(1)?.parse().ok()?;
+        (!name.is_empty()).then(|| (id, name.to_owned()))
     });
     // The first of two names is the one that libc finds.
     names.rev().collect()

@@ -39,7 +39,11 @@ impl Host {
             (Some(group), _) => hasher.hash_one(group),
             (None, Some(ids)) => hasher.hash_one(ids),
             (None, None) => {
-                hasher.hash_one(session_group(&groups).filter(|_| self.ends_sessions())?)
+                let session = session_group(&groups)?;
+                if !self.ends_sessions() {
+                    return None;
+                }
+                hasher.hash_one(session)
             }
         };
         Some(format!("{hash:016x}"))
@@ -49,10 +53,13 @@ impl Host {
     /// for root. Distributions set it to no unless a file says otherwise.
     fn ends_sessions(&self) -> bool {
         // Of two files with one name, the later one counts.
-        let places = ["usr/lib", "usr/local/lib", "run", "etc"];
-        let places = places.map(|place| self.root.join(place).join("systemd"));
-        let own = places.iter().rev().map(|place| place.join("logind.conf"));
-        let own = own.into_iter().find(|file| file.exists());
+        let places = ["usr/lib", "usr/local/lib", "run", "etc"]
+            .map(|place| self.root.join(place).join("systemd"));
+        let own = places
+            .iter()
+            .rev()
+            .map(|place| place.join("logind.conf"))
+            .find(|file| file.exists());
         let parts: BTreeMap<OsString, _> = places
             .iter()
             .filter_map(|place| fs::read_dir(place.join("logind.conf.d")).ok())

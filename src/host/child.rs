@@ -128,7 +128,7 @@ pub fn run_with_name(
     let pid = child.pid;
     let exchanged = exchange_data(child, input, limit);
     if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill_group(pid) {
-        // Not waited for: that could take for ever.
+        // Its end is not waited for, because that could take forever.
         return Err(RunError::Unkillable { program, pid });
     }
     match (exchanged, take_exit_status(pid)) {
@@ -208,7 +208,7 @@ fn tracer_of(pid: Pid) -> String {
     }
 }
 
-/// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
+/// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open forever.
 const OUTPUT_LINGER_TIME: Duration = Duration::from_millis(200);
 
 /// The most that a program may write to each of its outputs, in bytes. The program may be a user's.

@@ -463,8 +463,9 @@ pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Fil
 /// Returns the id of the mount that a descriptor is on.
 fn mount_of(fd: BorrowedFd<'_>) -> FileResult<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned())
+    info.lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))
+        .map(|id| id.trim().to_owned())
         .ok_or_else(|| FileError::other("/proc/self/fdinfo does not name the mount"))
 }
 

@@ -239,16 +239,16 @@ impl Slurm {
 }
 
 fn drain_reason(shown: &str) -> Option<&str> {
-    let mut lines = shown.lines().map(str::trim_start);
-    let state = lines
-        .clone()
-        .find_map(|line| line.strip_prefix("State="))?
-        .split_whitespace()
-        .next()?;
+    let value_of = |key| {
+        shown
+            .lines()
+            .find_map(|line| line.trim_start().strip_prefix(key))
+    };
+    let state = value_of("State=")?.split_whitespace().next()?;
     if !state.split('+').any(|word| word == "DRAIN") {
         return None;
     }
-    let reason = lines.find_map(|line| line.strip_prefix("Reason="))?;
+    let reason = value_of("Reason=")?;
     Some(reason.rsplit_once(" [").map_or(reason, |(own, _)| own))
 }
 

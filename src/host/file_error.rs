@@ -120,11 +120,10 @@ impl From<io::Error> for FileError {
 impl From<&io::Error> for FileError {
     fn from(error: &io::Error) -> Self {
         let text = error.to_string();
-        let number = error
+        let plain = error
             .raw_os_error()
-            .map(|number| format!(" (os error {number})"));
-        let plain = number.and_then(|number| text.strip_suffix(&number).map(str::to_owned));
-        let mut known = Self::new(error.kind(), plain.unwrap_or(text));
+            .and_then(|number| text.strip_suffix(&format!(" (os error {number})")));
+        let mut known = Self::new(error.kind(), plain.unwrap_or(&text));
         known.0.errno = Errno::from_io_error(error);
         known
     }

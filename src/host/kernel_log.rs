@@ -75,7 +75,9 @@ fn find_xids(log: &str, uptime: Duration) -> Vec<Xid> {
             found.clear();
         }
         let age = uptime.saturating_sub(at);
-        if let Some((pci, number)) = parse_xid(message).filter(|_| age <= MAX_XID_AGE) {
+        if age <= MAX_XID_AGE
+            && let Some((pci, number)) = parse_xid(message)
+        {
             let pci = pci.to_ascii_lowercase();
             found.push(Xid { pci, number, age });
         }
@@ -87,9 +89,9 @@ fn find_xids(log: &str, uptime: Duration) -> Vec<Xid> {
 /// facility, number, microseconds. What programs write there has a facility other than 0.
 fn parse_kernel_record(record: &str) -> Option<(Duration, &str)> {
     let (head, message) = record.split_once(';')?;
-    let mut head = head.split(',');
-    let priority: u32 = head.next()?.parse().ok()?;
-    let micros: u64 = head.nth(1)?.parse().ok()?;
+    let (priority, head) = head.split_once(',')?;
+    let priority: u32 = priority.parse().ok()?;
+    let micros: u64 = head.split(',').nth(1)?.parse().ok()?;
     (priority < 8).then(|| (Duration::from_micros(micros), message))
 }
 
@@ -101,7 +103,10 @@ fn parse_xid(message: &str) -> Option<(&str, u32)> {
     let pci = place.split(' ').next()?;
     let is_address = pci.chars().all(|c| c.is_ascii_hexdigit() || c == ':');
     let number = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((pci, number.parse().ok()?)).filter(|_| is_address)
+    if !is_address {
+        return None;
+    }
+    Some((pci, number.parse().ok()?))
 }
 
 #[cfg(test)]

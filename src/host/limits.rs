@@ -20,7 +20,7 @@ use crate::failure::Failure;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
-/// The hidden subcommand that becomes a user and initialises CUDA.
+/// The hidden subcommand that becomes a user and initializes CUDA.
 pub const ATTACH: &str = "attach";
 /// The hidden subcommand that computes on a device, as a program of the self-test.
 pub const COMPUTE: &str = "compute";
@@ -179,7 +179,7 @@ fn option_args<const N: usize>(options: [(&str, Option<String>); N]) -> Vec<Stri
         .collect()
 }
 
-/// The user as which the helper initialises CUDA, which are its arguments.
+/// The user as which the helper initializes CUDA, which are its arguments.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct BecomeUser {
     /// The user [default: the caller]

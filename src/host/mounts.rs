@@ -92,14 +92,16 @@ fn unescape_path(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| byte == b'\\');
-        let code = digits
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let code = parse_octal_escape(rest);
         bytes.push(code.unwrap_or(byte));
         rest = if code.is_some() { &after[3..] } else { after };
     }
     PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn parse_octal_escape(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_prefix(b"\\")?.get(..3)?;
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ impl Units {
         }
     }
 
-    /// Has systemd read its unit files anew.
+    /// Has systemd read its unit files again.
     pub fn reload_unit_files(&self) -> Result<(), ToolError> {
         self.0.run(&["daemon-reload"], CHANGE_TIMEOUT).map(drop)
     }
@@ -215,7 +215,7 @@ impl Units {
         unit: Unit,
         is_done: impl Fn(&UnitState) -> bool,
     ) -> Result<(), ToolError> {
-        // A unit that waits for the service that runs this program would wait for ever.
+        // A unit that waits for the service that runs this program would wait forever.
         let words: &[&str] = match verb {
             "start" => &[verb, "--job-mode=ignore-dependencies", unit.0],
             _ => &[verb, unit.0],

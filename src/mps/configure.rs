@@ -257,7 +257,7 @@ impl<'a> SettingCommand<'a> {
             settings: new,
             of_server,
         });
-        // Backwards: an unset memory limit prints no line, so a line that can be recognised has to follow it.
+        // Backwards: an unset memory limit prints no line, so a line that can be recognized has to follow it.
         let gets = controls.iter().rev().map(|&(key, control)| Self {
             command: control_command(control, "get", server, None),
             answer: Some((key, control)),

@@ -14,7 +14,7 @@ use crate::host::{
 };
 use crate::settings::{Cpus, NOFILE};
 
-/// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
+/// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initializes CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ impl Daemon {
         &self,
         host: &Host,
         processes: &MpsProcesses,
-        wanted: &DaemonProcess,
+        wanted: &LaunchRequest,
     ) -> Result<Launched, MpsError> {
         self.check_launch(wanted)?;
         if let Some(process) = self.adopt_unrecorded(host, processes, wanted)? {
@@ -73,7 +73,7 @@ impl Daemon {
     }
 
     /// Checks what a launch needs, and touches nothing.
-    pub fn check_launch(&self, wanted: &DaemonProcess) -> Result<(), MpsError> {
+    pub fn check_launch(&self, wanted: &LaunchRequest) -> Result<(), MpsError> {
         self.check_path()?;
         // Root can raise any limit.
         if let (_, Some(most)) = open_file_limits()
@@ -106,13 +106,13 @@ impl Daemon {
             (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };
-        let ended = format!("what it had started ({found} processes) was ended");
+        let ended = format!("the processes that it had started ({found}) were ended");
         let notes: Vec<String> = [
             in_the_way,
             (found > 0).then_some(ended),
             (!unended.is_empty())
                 .then(|| format!("the kernel does not end {}", format_pids(&unended))),
-            unknown.map(|error| format!("what it has started may still run: {error}")),
+            unknown.map(|error| format!("processes that it has started may still run: {error}")),
         ]
         .into_iter()
         .flatten()
@@ -150,7 +150,7 @@ impl Daemon {
     }
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
-    fn start_process(&self, host: &Host, wanted: &DaemonProcess) -> Result<Process, MpsError> {
+    fn start_process(&self, host: &Host, wanted: &LaunchRequest) -> Result<Process, MpsError> {
         let output = self.run(&self.start_command(wanted), "", LAUNCH_TIMEOUT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
@@ -171,7 +171,7 @@ impl Daemon {
 
     /// Returns the command that starts the daemon, in a scope of its own. The helper applies limits, and becomes the control
     /// program with the same environment.
-    fn start_command(&self, wanted: &DaemonProcess) -> Command {
+    fn start_command(&self, wanted: &LaunchRequest) -> Command {
         let programs = &self.programs;
         let limits = wanted.limits();
         let mut command = if limits == Limits::default() {
@@ -198,7 +198,7 @@ impl Daemon {
     pub fn check_user_and_limits(
         &self,
         process: &Process,
-        wanted: &DaemonProcess,
+        wanted: &LaunchRequest,
     ) -> Result<(), MpsError> {
         let checks = [
             (
@@ -239,12 +239,14 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     let meaning = match code {
         _ if !printed.is_empty() => printed.to_owned(),
         Some(100) => format!("CUDA sees no device {device}"),
-        Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        Some(0) => "it exited without an error, but no daemon is running".to_owned(),
         // Measured with a path that is too long.
-        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
+        Some(1) => {
+            "it printed nothing, as it does when it cannot use its pipe directory".to_owned()
+        }
         _ => match describe_cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
             Some(words) => words.to_owned(),
-            None => "it said nothing".to_owned(),
+            None => "it printed nothing".to_owned(),
         },
     };
     let status = code.map_or_else(
@@ -254,9 +256,9 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     format!("the control daemon of {device} did not start ({status}): {meaning}")
 }
 
-/// What the process of a device's control daemon must be like.
+/// A request to launch the control daemon of a device.
 #[derive(Clone, Debug)]
-pub struct DaemonProcess {
+pub struct LaunchRequest {
     /// The UUID of its device.
     pub device: String,
     /// True if a single server, running as root, serves all users at once.
@@ -270,7 +272,7 @@ pub struct DaemonProcess {
     pub nofile: Option<u64>,
 }
 
-impl DaemonProcess {
+impl LaunchRequest {
     /// Returns its limits, without those that the caller already has.
     fn limits(&self) -> Limits {
         let files = self.nofile.unwrap_or(NOFILE);

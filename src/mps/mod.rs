@@ -16,7 +16,7 @@ mod stop;
 pub use configure::ContextMemory;
 pub use control_program::ControlProgram;
 pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, QUARANTINE};
-pub use launch::{DaemonProcess, Launched, become_daemon_command};
+pub use launch::{LaunchRequest, Launched, become_daemon_command};
 pub(crate) use log::parse_lines;
 pub use log::{
     LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, needs_rotation, rotate_logs,

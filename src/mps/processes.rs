@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::launch::MULTIUSER;
-use super::{Daemon, DaemonProcess, MpsError};
+use super::{Daemon, LaunchRequest, MpsError};
 use crate::config::{CONTROL_PROGRAM, MPS_PROGRAM_PREFIX, SERVER_PROGRAM};
 use crate::host::{
     Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller,
@@ -206,7 +206,7 @@ impl Daemon {
         &self,
         host: &Host,
         processes: &MpsProcesses,
-        wanted: &DaemonProcess,
+        wanted: &LaunchRequest,
     ) -> Result<Option<Process>, MpsError> {
         let daemons = self.daemons_here(host, processes, caller());
         if let [one] = daemons.as_slice() {

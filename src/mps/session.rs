@@ -169,9 +169,10 @@ impl Daemon {
     pub fn query_defaults(&self) -> Result<Reported, MpsError> {
         let answer = self.run_commands(&default_queries(), BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
         let mut lines = answer.lines.iter().map(String::as_str).collect();
-        Reported::parse_answers(&mut lines, answer.percentage)
-            .filter(|_| lines.is_empty())
-            .ok_or_else(|| answer.unexpected_error())
+        match Reported::parse_answers(&mut lines, answer.percentage) {
+            Some(reported) if lines.is_empty() => Ok(reported),
+            _ => Err(answer.unexpected_error()),
+        }
     }
 
     /// Adds what only server.log has: exact memory limits, and faults if the control program lacks

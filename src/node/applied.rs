@@ -1,5 +1,6 @@
 //! The profile that was applied to a node.
 
+use crate::failure::Problem;
 use crate::state::{AppliedProfile, TakenDown};
 
 /// The profile that was applied last, as far as it is known.
@@ -11,7 +12,7 @@ pub enum Applied {
     /// None is recorded.
     Nothing,
     /// It cannot be read.
-    Unreadable { why: String, remedy: Option<String> },
+    Unreadable(Problem),
     Known {
         profile: Box<AppliedProfile>,
         taken_down: Option<TakenDown>,

@@ -168,8 +168,12 @@ fn hung_device_problem(served: &Served, why: &str) -> Finding {
 
 /// `pid 4711, 4712 still work`
 fn describe_working_clients(served: &Served) -> String {
-    let clients = served.clients.as_slice().iter();
-    let pids: Vec<String> = clients.map(Client::shown_pid).collect();
+    let pids: Vec<String> = served
+        .clients
+        .as_slice()
+        .iter()
+        .map(Client::shown_pid)
+        .collect();
     match pids.as_slice() {
         [] if served.clients.are_known() => "it has no clients".to_owned(),
         [] => "whether clients still work is hidden".to_owned(),

@@ -120,7 +120,7 @@ impl Device {
     /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
     pub fn profile_name(&self) -> Option<&str> {
         let title = self.part.as_ref().map_or("whole GPU", |part| &part.title);
-        Some(title).filter(|_| self.exists())
+        self.exists().then_some(title)
     }
 
     /// Returns its memory, if the driver tells it.
@@ -163,11 +163,13 @@ impl Device {
             return Vec::new();
         };
         let is_known = |pid: Pid| {
-            let mut strays = self.strays.iter();
             self.serving_daemon()
                 .is_some_and(|served| served.has_program(pid))
                 || processes.contains_client(pid)
-                || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
+                || self
+                    .strays
+                    .iter()
+                    .any(|stray| stray.is_idle() && stray.server.pid == pid)
         };
         processes
             .compute

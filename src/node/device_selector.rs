@@ -20,8 +20,11 @@ pub(super) struct Candidate<'a, T> {
 
 impl<T> Candidate<'_, T> {
     fn is_called(&self, word: &str) -> bool {
-        let mut uuids = self.uuids.iter();
-        self.name == Some(word) || uuids.any(|uuid| uuid.eq_ignore_ascii_case(word))
+        self.name == Some(word)
+            || self
+                .uuids
+                .iter()
+                .any(|uuid| uuid.eq_ignore_ascii_case(word))
     }
 
     /// True if the word is the beginning of its name or of a UUID, also without the kind of UUID if it is long enough for
@@ -32,9 +35,8 @@ impl<T> Candidate<'_, T> {
             start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
         };
         let digits = |uuid: &str| is_digits_of_uuid(word) && uuid.get(4..).is_some_and(is_start);
-        let mut uuids = self.uuids.iter();
         self.name.is_some_and(|name| name.starts_with(word))
-            || uuids.any(|uuid| is_start(uuid) || digits(uuid))
+            || self.uuids.iter().any(|uuid| is_start(uuid) || digits(uuid))
     }
 
     fn title(&self) -> &str {

@@ -65,15 +65,19 @@ fn parse_gpu_mark(word: &str) -> Option<GpuMark<'_>> {
     }
     // More digits are the beginning of a UUID.
     let rest = word[3..].trim_start_matches([' ', ':', '-', '=']);
-    match parse_index(rest).filter(|_| rest.len() < 4) {
-        Some(index) => Some(GpuMark::Index(index)),
-        None if word[3..].starts_with('-') && rest.len() >= 4 => Some(GpuMark::Uuid(rest)),
-        None => None,
+    if rest.len() < 4 {
+        parse_index(rest).map(GpuMark::Index)
+    } else {
+        word[3..].starts_with('-').then_some(GpuMark::Uuid(rest))
     }
 }
 
 fn parse_index(digits: &str) -> Option<u32> {
-    digits.parse().ok().filter(|_| is_index(digits))
+    if is_index(digits) {
+        digits.parse().ok()
+    } else {
+        None
+    }
 }
 
 fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
@@ -263,8 +267,8 @@ impl Node {
         let mark = parse_index(strip_affixes(word))
             .map(GpuMark::Index)
             .or_else(|| parse_gpu_mark(strip_affixes(word)));
-        let index = mark.and_then(|mark| self.index_with(mark));
-        index.ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
+        mark.and_then(|mark| self.index_with(mark))
+            .ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
     }
 
     /// Returns the error for a GPU's mark that no GPU has, or for a word that is no such mark.
@@ -287,7 +291,7 @@ impl Node {
                 "name the device as mig-mps status lists it".to_owned()
             };
             NoSuchDevice::NotServed { what, hint }
-        } else if let Some((_, why)) = lost.next().filter(|_| is_mark) {
+        } else if is_mark && let Some((_, why)) = lost.next() {
             NoSuchDevice::Lost(format!(
                 "no GPU that can be read is called \"{word}\"; {why}"
             ))
@@ -306,17 +310,17 @@ fn has_title(device: &Device, title: &str) -> bool {
         .served
         .as_ref()
         .and_then(|served| served.record.profile.as_deref());
-    let own = device
+    device
         .part
         .as_ref()
         .map(|part| part.title.as_str())
-        .or(recorded);
-    own.is_some_and(|own| {
-        let short = own
-            .parse::<ProfileName>()
-            .map(|own| own.to_short().to_string());
-        own == title || short.as_deref() == Ok(title)
-    })
+        .or(recorded)
+        .is_some_and(|own| {
+            let short = own
+                .parse::<ProfileName>()
+                .map(|own| own.to_short().to_string());
+            own == title || short.as_deref() == Ok(title)
+        })
 }
 
 #[cfg(test)]

@@ -118,8 +118,12 @@ impl Fault {
     /// interface: `CUDA_ERROR_LAUNCH_FAILED`, `cudaErrorLaunchFailed`. Errors are also known by what programs print.
     pub fn is_called(&self, word: &str) -> bool {
         let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
-        let code = self.id.parse().ok().map(CudaError);
-        let name = code.and_then(CudaError::name);
+        let name = self
+            .id
+            .parse()
+            .ok()
+            .map(CudaError)
+            .and_then(CudaError::name);
         let code = self.nvml_code();
         let mut said = code
             .map(Code::description)

@@ -42,8 +42,11 @@ impl Node {
             }
         }
         for served in self.served() {
-            let remarks = remarks_on(served).into_iter();
-            found.extend(remarks.map(|remark| remark.on_device(&served.record.name)));
+            found.extend(
+                remarks_on(served)
+                    .into_iter()
+                    .map(|remark| remark.on_device(&served.record.name)),
+            );
         }
         debug_assert!(found.iter().all(Finding::matches_fault_table), "{found:?}");
         found.extend(self.unknown_faults());
@@ -71,15 +74,17 @@ impl Node {
         let mut problems = Vec::new();
         for device in &self.devices {
             if let Some(served) = &device.served {
+                let mut found = Vec::from_iter(daemon_problem(self, device, served));
                 // During a change, record and daemon may differ.
-                let changed =
-                    changed_settings_problem(self, served).filter(|_| !self.is_changing());
-                let access = (!self.is_changing()).then(|| self.access_problems(served));
-                let found = daemon_problem(self, device, served)
-                    .into_iter()
-                    .chain(changed)
-                    .chain(access.into_iter().flatten());
-                problems.extend(found.map(|problem| problem.on_device(&device.name)));
+                if !self.is_changing() {
+                    found.extend(changed_settings_problem(self, served));
+                    found.extend(self.access_problems(served));
+                }
+                problems.extend(
+                    found
+                        .into_iter()
+                        .map(|problem| problem.on_device(&device.name)),
+                );
             }
         }
         for device in &self.devices {
@@ -343,8 +348,10 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
 fn older_clients_remark(served: &Served) -> Option<Finding> {
-    let clients = served.clients.as_slice().iter();
-    let older: Vec<&Client> = clients
+    let older: Vec<&Client> = served
+        .clients
+        .as_slice()
+        .iter()
         .filter(|client| !served.earlier_values(client).is_empty())
         .collect();
     let what = match older.as_slice() {

@@ -39,7 +39,7 @@ pub struct Gpu {
     pub resetless: Option<bool>,
     /// Its CUDA compute capability, such as 8.0; like the next two read with `Detail::facts`.
     pub capability: Option<(u32, u32)>,
-    /// True if the driver keeps it initialised while nobody uses it.
+    /// True if the driver keeps it initialized while nobody uses it.
     pub is_persistent: Option<bool>,
     /// All its GPU instances, those without MIG devices included; `None` if they are hidden.
     pub all_instances: Option<Vec<GpuInstanceReading>>,
@@ -262,11 +262,8 @@ impl Node {
     /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
     /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made.
     pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
-        let place = (instance.profile, instance.placement);
         let is_made = self.created.iter().any(|made| {
-            made.gpu == gpu.uuid
-                && (made.profile, made.placement) == place
-                && made.compute.is_none()
+            made.compute.is_none() && made.is_in(&gpu.uuid, instance.profile, instance.placement)
         });
         gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_made
     }

@@ -199,8 +199,7 @@ impl Node {
                 found.push(xid_finding(&format!("GPU {}", gpu.index), xids));
             }
         }
-        let untold = untold.into_iter();
-        found.extend(untold.map(|((id, (why, is_well)), gpus)| {
+        found.extend(untold.into_iter().map(|((id, (why, is_well)), gpus)| {
             let seen = format!("GPU {}: the driver {why}", format_ranges(&gpus));
             if is_well {
                 Finding::ok(id, seen)
@@ -213,9 +212,9 @@ impl Node {
 
     /// Returns what is wrong with the health of a GPU, for those who are about to build on it.
     pub fn health_problems(&self, gpu: &Gpu) -> Vec<String> {
-        let found = self.health_of(std::iter::once(gpu)).into_iter();
         // The plan itself tells of a mode that waits.
-        found
+        self.health_of(std::iter::once(gpu))
+            .into_iter()
             .filter(|one| one.severity >= Severity::Warn && one.id != "mig-pending")
             .map(|one| one.describe_with_remedy())
             .collect()
@@ -279,8 +278,10 @@ mod tests {
     }
 
     fn seen(node: &Node) -> Vec<String> {
-        let found = node.health_findings(&[]).into_iter();
-        found.map(|one| one.seen).collect()
+        node.health_findings(&[])
+            .into_iter()
+            .map(|one| one.seen)
+            .collect()
     }
 
     #[test]

@@ -198,8 +198,9 @@ impl OutsideMps {
         });
         let workload = self.workload.as_ref().filter(|workload| workload.is_any());
         facts.extend(workload.map(Workload::to_string));
-        let unit = self.unit.as_ref().filter(|_| workload.is_none());
-        facts.extend(unit.cloned());
+        if workload.is_none() {
+            facts.extend(self.unit.clone());
+        }
         let (pid, facts, cause) = (self.pid, facts.join(", "), &self.cause);
         format!("pid {pid} ({facts}) computes outside MPS: {cause}")
     }

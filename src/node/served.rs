@@ -97,9 +97,13 @@ impl Served {
 
     /// True if there is a memory limit, and the memory of some client cannot be seen.
     pub fn hides_memory_over_limit(&self) -> bool {
-        let mut clients = self.clients.as_slice().iter();
         self.record.settings.pinned_memory_limit.is_some()
-            && !(self.clients.are_known() && clients.all(|client| client.memory.is_some()))
+            && !(self.clients.are_known()
+                && self
+                    .clients
+                    .as_slice()
+                    .iter()
+                    .all(|client| client.memory.is_some()))
     }
 
     /// Returns the values that MPS gave a client when it started, by key, where they are not those of these settings.

@@ -13,7 +13,7 @@ use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
+use crate::state::{DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -61,9 +61,9 @@ pub struct Node {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn from_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        let gpus = gpus.into_iter();
         let mut node = Self {
             gpus: gpus
+                .into_iter()
                 .map(|(index, model)| Gpu::from_model(index, model))
                 .collect(),
             ..Self::default()
@@ -84,13 +84,12 @@ impl Node {
     /// Describes the GPU instances that a change destroyed and that do not exist now.
     pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
         let mut missing = Vec::new();
-        for taken in &journal.taken {
-            let Some(gpu) = self.gpu_with_uuid(&taken.gpu) else {
+        for DestroyedInstance { instance, name } in &journal.taken {
+            let Some(gpu) = self.gpu_with_uuid(&instance.gpu) else {
                 continue;
             };
-            if !taken.is_among(&gpu.instances) {
-                let name = taken.name.as_deref().unwrap_or_default();
-                let (index, placement) = (gpu.index, taken.placement);
+            if !instance.is_among(&gpu.instances) {
+                let (index, placement) = (gpu.index, instance.placement);
                 missing.push(format!("GPU {index} {name} at {placement}"));
             }
         }
@@ -120,11 +119,11 @@ impl Node {
             .collect();
         let mut devices: Vec<Device> = self.gpus.iter().flat_map(Gpu::devices).collect();
         for device in &mut devices {
-            let mut of_it = records.iter().map(|served| &served.record);
-            let nth = of_it
-                .clone()
-                .position(|record| record.key == device.key && record.uuid == device.uuid)
-                .or_else(|| of_it.position(|record| record.key == device.key));
+            let is_of_key = |served: &Served| served.record.key == device.key;
+            let nth = records
+                .iter()
+                .position(|served| is_of_key(served) && served.record.uuid == device.uuid)
+                .or_else(|| records.iter().position(is_of_key));
             if let Some(served) = nth.map(|nth| records.remove(nth)) {
                 if served.record.uuid != device.uuid {
                     device.presence = Presence::MadeAgain;
@@ -156,7 +155,10 @@ impl Node {
             }
             let is_whole = device.is_whole();
             if let Some(served) = &mut device.served {
-                served.compute_mode = gpu.filter(|_| is_whole).and_then(|gpu| gpu.compute_mode);
+                served.compute_mode = match gpu {
+                    Some(gpu) if is_whole => gpu.compute_mode,
+                    _ => None,
+                };
             }
         }
         self.fill_client_limits();
@@ -172,14 +174,12 @@ impl Node {
                 continue;
             };
             let key = &served.record.key;
-            let measured = program.measured_client_limit();
-            served.measured_limit = measured.filter(|_| key.instance.is_none());
-            served.hardware_limit = match key.instance {
-                None => Some(program.client_limit),
+            (served.measured_limit, served.hardware_limit) = match key.instance {
+                None => (program.measured_client_limit(), Some(program.client_limit)),
                 Some(instance) => {
                     let gpu = self.gpus.iter().find(|gpu| gpu.uuid == key.gpu);
                     let slices = Some(instance.compute.size);
-                    gpu.and_then(|gpu| gpu.client_limit(program, slices))
+                    (None, gpu.and_then(|gpu| gpu.client_limit(program, slices)))
                 }
             };
         }
@@ -228,10 +228,10 @@ impl Node {
 
     /// Returns the utilization of a device's GPU in percent. No driver reports it for MIG devices.
     pub fn gpu_utilization(&self, device: &Device) -> Option<u32> {
-        let is_whole = device.is_whole() && device.exists();
-        self.gpu_with_uuid(&device.key.gpu)
-            .filter(|_| is_whole)?
-            .utilization
+        if !device.is_whole() || !device.exists() {
+            return None;
+        }
+        self.gpu_with_uuid(&device.key.gpu)?.utilization
     }
 
     /// Returns every record, with what is known of its daemon.
@@ -259,8 +259,10 @@ impl Node {
             .iter()
             .find(|instance| instance.placement == key.placement)?;
         let offer = gpu.profile(key.profile)?;
-        let mut compute = instance.compute.iter();
-        let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
+        let has_all_sms = instance
+            .compute
+            .iter()
+            .all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
         let size = gpu.instance_size(offer, instance.compute.len(), has_all_sms);
         Some(size.with_client_limit(clients))
     }
@@ -294,8 +296,11 @@ impl Node {
 
     /// True if a daemon may serve the device with this UUID, and its record cannot be read.
     pub fn may_be_served(&self, uuid: &str) -> bool {
-        let mut lost = self.lost_records.iter();
-        self.unseen_daemons().is_some() || lost.any(|served| served.record.uuid == uuid)
+        self.unseen_daemons().is_some()
+            || self
+                .lost_records
+                .iter()
+                .any(|served| served.record.uuid == uuid)
     }
 
     /// The compute mode that a device had before a daemon of this boot changed it.

@@ -24,7 +24,7 @@ pub enum DaemonState {
     Hidden,
     /// It runs, and could not be asked, for this reason.
     NotAsked(String),
-    /// Every new client waits for ever, for this reason.
+    /// Every new client waits forever, for this reason.
     Hung(String),
     /// A signal has stopped it.
     Stopped,

@@ -18,7 +18,7 @@ pub struct Code(pub u32);
 impl Code {
     /// The call worked.
     pub const SUCCESS: Self = Self(0);
-    /// The library is not initialised.
+    /// The library is not initialized.
     pub const UNINITIALIZED: Self = Self(1);
     /// An argument is out of range, or a handle stale.
     pub const INVALID_ARGUMENT: Self = Self(2);

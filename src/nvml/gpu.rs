@@ -110,7 +110,7 @@ impl GpuHandle {
         ))
     }
 
-    /// True if the driver keeps the GPU initialised while nobody uses it.
+    /// True if the driver keeps the GPU initialized while nobody uses it.
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
         self.call_wrapper(
             "nvmlDeviceGetPersistenceMode",

@@ -39,12 +39,12 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// Loads and initialises the library: `path`, or the driver's `libnvidia-ml.so.1`.
+    /// Loads and initializes the library: `path`, or the driver's `libnvidia-ml.so.1`.
     pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
         Self::start_opening(path)?.wait()
     }
 
-    /// Starts to load and initialise the library. Fails without another wait if a call of this process has hung in it.
+    /// Starts to load and initialize the library. Fails without another wait if a call of this process has hung in it.
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();
@@ -157,9 +157,9 @@ impl Nvml {
             .collect()
     }
 
-    /// Shuts the library down, calls `work`, and initialises the library again.
+    /// Shuts the library down, calls `work`, and initializes the library again.
     ///
-    /// A process with NVML initialised holds `/dev/nvidiaN` open until `nvmlShutdown` (seen on an H200 with driver 580),
+    /// A process with NVML initialized holds `/dev/nvidiaN` open until `nvmlShutdown` (seen on an H200 with driver 580),
     /// and a GPU that any process holds cannot be reset (manual of nvidia-smi: "monitoring application like other
     /// instance of nvidia-smi"). Other tasks wait meanwhile, and `work` must not use NVML.
     ///
@@ -172,7 +172,7 @@ impl Nvml {
         if let Some(error) = unfinished_task_error(self.name) {
             return Err(error);
         }
-        // NVML counts its initialisations: each one needs a shutdown of its own.
+        // NVML counts its initializations: each one needs a shutdown of its own.
         loop {
             match self.start_task(Session::shut_down)?.wait() {
                 Ok(()) => {}
@@ -181,7 +181,7 @@ impl Nvml {
             }
         }
         let answer = work();
-        self.start_task(Session::initialise)?.wait()?;
+        self.start_task(Session::initialize)?.wait()?;
         Ok(answer)
     }
 }

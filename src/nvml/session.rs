@@ -29,7 +29,7 @@ impl Session {
         })
     }
 
-    pub(super) fn initialise(&self) -> Result<(), NvmlError> {
+    pub(super) fn initialize(&self) -> Result<(), NvmlError> {
         self.call(symbol!(self, nvmlInit_v2), "the driver", |function| {
             // SAFETY: it takes no argument.
             unsafe { function() }

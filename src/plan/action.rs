@@ -10,10 +10,9 @@ use serde::{Serialize, Serializer};
 use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
 use crate::failure::Problem;
-use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
+use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};
-use crate::node::Gpu;
 use crate::settings::{Serve, Settings};
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
@@ -73,9 +72,11 @@ impl Reason {
     /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for.
     pub fn text_in_plan(&self, number: usize) -> Cow<'_, str> {
         let text = self.text.as_str();
+        if number <= 1 {
+            return Cow::Borrowed(text);
+        }
         PLURAL_REASONS
             .iter()
-            .filter(|_| number > 1)
             .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)))
             .map_or(Cow::Borrowed(text), Cow::Owned)
     }
@@ -211,11 +212,16 @@ pub struct GpuInstance {
 }
 
 impl GpuInstance {
-    /// Describes one of a GPU; `None` if its profile is unknown.
-    pub fn on_gpu(gpu: &Gpu, profile: ProfileId, placement: Placement) -> Option<Self> {
+    /// Describes one of a GPU that offers these profiles; `None` if its profile is not among them.
+    pub fn from_profiles(
+        offered: &[GpuInstanceProfile],
+        profile: ProfileId,
+        placement: Placement,
+    ) -> Option<Self> {
+        let offer = offered.iter().find(|offer| offer.id == profile)?;
         Some(Self {
             profile,
-            name: gpu.profile(profile)?.name.clone(),
+            name: offer.name.clone(),
             placement,
         })
     }

@@ -23,7 +23,7 @@ pub(super) fn name_conflicts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Ve
             let name = device.name_template().fill(device.gpu, 0);
             keeps(&name)?;
             let why = format!("a device of another GPU keeps the name {name}");
-            let hint = "mend what keeps that GPU as it is";
+            let hint = "fix what keeps that GPU as it is";
             Some((device.gpu, Problem::new(why, hint).into()))
         })
         .collect()

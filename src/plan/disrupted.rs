@@ -54,12 +54,14 @@ impl fmt::Display for ClientOf {
 impl ClientOf {
     /// Every client of a device, and every program that waits to become one.
     pub(super) fn all_of_device(served: &Served) -> Vec<Self> {
-        let clients = served.clients.as_slice().iter();
         let waiting = served.waiting.iter().map(|client| Self {
             waits: true,
             ..Self::from_client(served, client)
         });
-        clients
+        served
+            .clients
+            .as_slice()
+            .iter()
             .map(|client| Self::from_client(served, client))
             .chain(waiting)
             .collect()

@@ -218,7 +218,9 @@ fn destroy_instances(
         }
         if !goes {
             staying.push(instance);
-        } else if let Some(gone) = GpuInstance::on_gpu(gpu, instance.profile, instance.placement) {
+        } else if let Some(gone) =
+            GpuInstance::from_profiles(&gpu.profiles, instance.profile, instance.placement)
+        {
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
                 instance: gone,
@@ -291,7 +293,10 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
 fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), Problem> {
     for device in &node.devices {
         let name = &device.name;
-        for stray in device.strays.iter().filter(|_| wanted.selects(name)) {
+        if !wanted.selects(name) {
+            continue;
+        }
+        for stray in &device.strays {
             if wanted.force.is_none() && !stray.is_idle() {
                 let pid = stray.server.pid;
                 return Err(Problem::new(

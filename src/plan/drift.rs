@@ -44,8 +44,11 @@ pub fn differs_from_profile(
 /// True for a GPU that the profile partitions into devices, and false for one in MIG mode that is to have none; `None` for
 /// others.
 fn wants_devices(gpu: &Gpu, profile: &Profile) -> Option<bool> {
-    let mut blocks = profile.blocks.iter();
-    match &blocks.find(|block| block_selects(block, gpu))?.want {
+    let block = profile
+        .blocks
+        .iter()
+        .find(|block| block_selects(block, gpu))?;
+    match &block.want {
         Want::Parts(parts) => Some(!parts.is_empty()),
         Want::Whole(_) => None,
     }
@@ -54,8 +57,9 @@ fn wants_devices(gpu: &Gpu, profile: &Profile) -> Option<bool> {
 /// Makes each profile of a GPU fit where an instance of it is, and nowhere else.
 fn offer_what_is_in_use(gpu: &mut Gpu) {
     for profile in &mut gpu.profiles {
-        let instances = gpu.instances.iter();
-        profile.placements = instances
+        profile.placements = gpu
+            .instances
+            .iter()
             .filter(|instance| instance.profile == profile.id)
             .map(|instance| instance.placement)
             .collect();

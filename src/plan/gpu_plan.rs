@@ -501,12 +501,13 @@ impl UnmanagedDaemon {
     /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
     pub(super) fn on_device(node: &Node, run_dir: &RunDir, device: &Device) -> Vec<Self> {
         let pipe = run_dir.pipe_dir(&device.uuid).display().to_string();
-        let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
-            unmanaged.is_daemon()
-                && unmanaged.serves_device(&device.name)
-                && unmanaged.pipe_directory.value() != Some(&pipe)
-        });
-        unmanaged
+        node.unmanaged
+            .iter()
+            .filter(|unmanaged| {
+                unmanaged.is_daemon()
+                    && unmanaged.serves_device(&device.name)
+                    && unmanaged.pipe_directory.value() != Some(&pipe)
+            })
             .map(|unmanaged| Self {
                 pid: unmanaged.pid,
                 user: unmanaged.user.map(user_name),

@@ -13,7 +13,7 @@ use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};
 use crate::host::Pid;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
-use crate::state::{RecordedInstance, RunDir};
+use crate::state::RunDir;
 
 /// The wanted layout of a GPU, with the steps to it.
 pub(super) struct Layout<'a> {
@@ -114,7 +114,8 @@ impl<'a> Layout<'a> {
             profile, placement, ..
         } = standing.instance;
         // Instances are found profile by profile: there is one.
-        if let Some(instance) = GpuInstance::on_gpu(self.gpu, *profile, *placement) {
+        if let Some(instance) = GpuInstance::from_profiles(&self.gpu.profiles, *profile, *placement)
+        {
             self.add_compute_destroy_steps(standing, 0..standing.parts.len(), because);
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
@@ -253,8 +254,11 @@ impl<'a> InstanceUse<'a> {
     /// Returns the instances of a GPU, by placement, but for those of virtual machines.
     pub(super) fn all_on_gpu(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let mut all = Vec::new();
-        let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.belongs_to_virtual_machine(gpu, one)) {
+        let instances = gpu
+            .instances
+            .iter()
+            .filter(|one| !node.belongs_to_virtual_machine(gpu, one));
+        for instance in instances {
             let mut parts = Vec::new();
             for compute in &instance.compute {
                 let device = node.device_with_uuid(&compute.uuid);
@@ -348,14 +352,10 @@ pub(super) fn is_made_by_us(
     instance: &GpuInstanceReading,
     compute: Option<Placement>,
 ) -> bool {
-    let here = |created: &&RecordedInstance| {
-        let place = (created.profile, created.placement);
-        created.gpu == gpu.uuid && place == (instance.profile, instance.placement)
-    };
     let (parts, wholes): (Vec<_>, Vec<_>) = node
         .created
         .iter()
-        .filter(here)
+        .filter(|created| created.is_in(&gpu.uuid, instance.profile, instance.placement))
         .partition(|created| created.compute.is_some());
     match compute {
         None => !wholes.is_empty(),

@@ -93,8 +93,8 @@ impl Kill {
             let hint = "leave --signal out, or end the process itself";
             return Err(Problem::new(what, hint));
         }
-        let mut victims = self.victims.iter();
-        if let Some(Victim { client, .. }) = victims.find(|victim| victim.started.is_none()) {
+        let hidden = self.victims.iter().find(|victim| victim.started.is_none());
+        if let Some(Victim { client, .. }) = hidden {
             let what = format!(
                 "the process of {client} cannot be seen from here: it can be sent no signal"
             );
@@ -174,9 +174,12 @@ fn pids_still_present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
     {
         pids.retain(|pid| {
             let victim = kill.victims.iter().find(|victim| victim.pid == *pid);
-            let mut clients = served.clients.as_slice().iter();
             victim.is_none_or(|victim| {
-                clients.any(|one| one.pid == Some(*pid) && one.started == victim.started)
+                served
+                    .clients
+                    .as_slice()
+                    .iter()
+                    .any(|one| one.pid == Some(*pid) && one.started == victim.started)
             })
         });
     }

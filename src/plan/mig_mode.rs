@@ -85,12 +85,10 @@ impl Plan {
                 .seen
                 .retain(|holder| !accounted_for.contains(&holder.pid));
             if work == Work::Destroy {
-                let seen = holders.seen.into_iter();
-                let services = seen.filter(|holder| stops_holders && holder.is_monitoring());
-                holders = Holders {
-                    seen: services.collect(),
-                    hidden: 0,
-                };
+                holders
+                    .seen
+                    .retain(|holder| stops_holders && holder.is_monitoring());
+                holders.hidden = 0;
             }
             if holders == Holders::default() {
                 continue;
@@ -175,16 +173,16 @@ impl HeldGpus {
     /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
     /// decides.
     fn new(gpu: &Gpu, holders: Holders, stops_holders: bool, work: Work, cost: Cost) -> Self {
-        let stay = holders.seen.iter().any(|holder| {
-            let is_stopped = stops_holders && holder.is_monitoring();
-            !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
-        });
+        let is_stopped = |holder: &Holder| stops_holders && holder.is_monitoring();
+        let stay = holders
+            .seen
+            .iter()
+            .any(|holder| !is_stopped(holder) && holder.unit.as_deref() != Some(FABRIC_MANAGER));
         let needs_reset = work != Work::Destroy && gpu.resetless == Some(false);
         let services = holders
             .seen
             .iter()
-            .filter(|holder| holder.is_monitoring())
-            .filter(|_| stops_holders)
+            .filter(|holder| is_stopped(holder))
             .filter_map(|holder| holder.unit.clone())
             .collect();
         Self {

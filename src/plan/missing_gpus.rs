@@ -14,13 +14,8 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
     if planner.left_out.is_some() {
         return Ok(());
     }
-    let is_none_left = planner
-        .node
-        .gpus
-        .iter()
-        .all(|gpu| planner.leaves_alone(gpu));
     for (lost, why) in lost_gpus(planner) {
-        if is_none_left || names_lost_gpu(planner, lost) {
+        if planner.leaves_all_alone() || names_lost_gpu(planner, lost) {
             let hint = lost_gpu_hint();
             return Err(Problem::new(
                 why,
@@ -79,8 +74,7 @@ pub(super) fn selector_mistakes(planner: Planner<'_>) -> Vec<ProfileError> {
         };
         mistakes.push(planner.profile.error_at(block.span, mistake));
     }
-    let is_none_left = gpus.iter().all(|gpu| planner.leaves_alone(gpu));
-    if mistakes.is_empty() && is_none_left && planner.left_out.is_none() {
+    if mistakes.is_empty() && planner.leaves_all_alone() && planner.left_out.is_none() {
         let first = planner.profile.blocks.first();
         let span = first.map_or(Span::default(), |block| block.span);
         let message = "the profile selects no GPU of this node";

@@ -33,7 +33,7 @@ pub(super) fn find_device_for_command<'a>(
     if verb != Verb::Kill {
         check_ours(served, run_dir)?;
     }
-    // A restart cures every state.
+    // A restart fixes a daemon in any state.
     if verb != Verb::Restart {
         verb.check_state(served)?;
     }

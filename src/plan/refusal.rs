@@ -111,8 +111,8 @@ impl Misfit {
     /// Describes it in one line, among other mistakes of the profile.
     pub(super) fn as_mistake(&self, profile: &Profile) -> ProfileError {
         let error = profile.error_at(self.span, self.one_line_message());
-        match self.remedy() {
-            Some(remedy) => error.with_hint(remedy),
+        match self.hint() {
+            Some(hint) => error.with_hint(hint),
             None => error,
         }
     }
@@ -123,7 +123,7 @@ impl Misfit {
         format!("GPU {gpu} ({product}): {wanted} does not fit: {why}")
     }
 
-    fn remedy(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         if self.nearest.is_empty() {
             return None;
         }
@@ -158,13 +158,13 @@ impl Failure for Refusal {
         match self {
             Self::Profile(_) => None,
             Self::Device(unknown) => unknown.hint(),
-            Self::Infeasible(misfit) if misfit.others.is_empty() => misfit.remedy(),
+            Self::Infeasible(misfit) if misfit.others.is_empty() => misfit.hint(),
             Self::Infeasible(misfit) => {
-                let remedies: Vec<String> = std::iter::once(misfit.as_ref())
+                let hints: Vec<String> = std::iter::once(misfit.as_ref())
                     .chain(&misfit.others)
-                    .filter_map(|one| Some(format!("on GPU {}, {}", one.gpu, one.remedy()?)))
+                    .filter_map(|one| Some(format!("on GPU {}, {}", one.gpu, one.hint()?)))
                     .collect();
-                (!remedies.is_empty()).then(|| remedies.join("; "))
+                (!hints.is_empty()).then(|| hints.join("; "))
             }
             Self::NotMeant(problem) | Self::InTheWay(problem) | Self::CannotStart(problem) => {
                 problem.hint.clone()
@@ -220,8 +220,8 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         if served.has_waiting_program(pid) {
             return Some((format!("waits for {name}"), end_process_hint(pid)));
         }
-        let daemon = served.record.daemon.filter(|_| served.is_alive());
-        let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
+        let daemon = served.record.daemon;
+        let program = if served.is_alive() && daemon.is_some_and(|daemon| daemon.pid == pid) {
             "control daemon"
         } else if served.servers.iter().any(|server| server.pid == pid) {
             "MPS server"
@@ -486,6 +486,9 @@ fn misfit_refusal(
 
 /// Returns the instances of requests on a GPU.
 fn partition_of<'g>(gpu: &'g Gpu, requests: &[Request]) -> Partition<'g> {
-    let profiles = requests.iter();
-    Partition::from_instances(profiles.filter_map(|request| gpu.profile(request.profile)))
+    Partition::from_instances(
+        requests
+            .iter()
+            .filter_map(|request| gpu.profile(request.profile)),
+    )
 }

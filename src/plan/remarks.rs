@@ -141,8 +141,9 @@ impl Plan {
     pub(super) fn remarks_on_excluded_users(&self, node: &Node, run_dir: &RunDir) -> Vec<String> {
         let mut narrower: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for start in self.starts() {
-            let mut served = node.served().filter(|served| served.run_dir == *run_dir);
-            let now = served.find(|served| Some(&served.record.uuid) == start.uuid.as_ref());
+            let now = node.served().find(|served| {
+                served.run_dir == *run_dir && Some(&served.record.uuid) == start.uuid.as_ref()
+            });
             let keeps = |now: &Served| {
                 start
                     .serve_setting()
@@ -211,13 +212,13 @@ pub(super) fn remarks_on_moved_names(planner: Planner<'_>, layouts: &[Layout<'_>
 /// True for a device that mig-mps serves or has made.
 fn has_made(planner: Planner<'_>, device: &Device) -> bool {
     let served = device.served.as_ref();
-    let mut created = planner.node.created.iter();
     served.is_some_and(|served| served.run_dir == *planner.run_dir)
-        || created.any(|created| {
-            created.gpu == device.key.gpu
-                && device.key.instance.is_some_and(|key| {
-                    (key.profile, key.placement) == (created.profile, created.placement)
-                })
+        || device.key.instance.is_some_and(|key| {
+            planner
+                .node
+                .created
+                .iter()
+                .any(|created| created.is_in(&device.key.gpu, key.profile, key.placement))
         })
 }
 

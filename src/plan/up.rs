@@ -1,6 +1,5 @@
 //! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::device::DevicePlan;
@@ -82,11 +81,10 @@ pub fn up_in_part(
         run_dir,
         left_out: Some(&*left_out),
     };
-    let is_none_left = node.gpus.iter().all(|gpu| planner.leaves_alone(gpu));
-    if is_none_left && is_first {
+    if planner.leaves_all_alone() && is_first {
         return up(node, profile, run_dir, caller);
     }
-    if is_none_left && !left_out.has_begun() {
+    if planner.leaves_all_alone() && !left_out.has_begun() {
         return Err(left_out.nothing_left_refusal());
     }
     plan_in_stages(planner, caller)
@@ -251,12 +249,12 @@ impl<'a> Planner<'a> {
             layout.plan.after = SliceMap::new(gpu.placement_units(), Vec::new());
         }
         let clients = self.node.control_program().client_limit;
-        let settings = whole.settings.as_ref();
-        let settings = settings.map(|settings| {
-            settings.for_device_size(|| gpu.device_size().with_client_limit(Some(clients)))
-        });
-        let limit = settings.as_deref().and_then(Settings::given_memory_limit);
-        if let Some(limit) = limit
+        let size = || gpu.device_size().with_client_limit(Some(clients));
+        let settings = whole
+            .settings
+            .as_ref()
+            .map(|settings| settings.for_device_size(size).into_owned());
+        if let Some(limit) = settings.as_ref().and_then(Settings::given_memory_limit)
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
             let error = self.profile.error_at(block.span, why);
@@ -273,7 +271,7 @@ impl<'a> Planner<'a> {
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             client_limit: Some(clients),
             name,
-            settings: settings.map(Cow::into_owned),
+            settings,
             gpu: gpu.index,
             entry: 0,
             span,
@@ -350,6 +348,10 @@ impl Planner<'_> {
 
     pub(super) fn leaves_alone(self, gpu: &Gpu) -> bool {
         self.block_of(gpu).is_none()
+    }
+
+    pub(super) fn leaves_all_alone(self) -> bool {
+        self.node.gpus.iter().all(|gpu| self.leaves_alone(gpu))
     }
 
     /// Root may serve only others, and a plain user only itself: NVIDIA's daemon would refuse anything else, but only after it

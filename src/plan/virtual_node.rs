@@ -152,7 +152,11 @@ impl GpuGroup {
     fn from_gpus(gpus: &[&Gpu]) -> Self {
         let first = gpus[0];
         let has_mig = first.mig.is_some();
-        let model = model_with_product(&first.product).filter(|_| has_mig);
+        let model = if has_mig {
+            model_with_product(&first.product)
+        } else {
+            None
+        };
         // Some drivers show placements to root alone.
         let listed = gpus.iter().find(|gpu| {
             gpu.profiles
@@ -294,10 +298,13 @@ fn check_models(profile: &Profile, empty: &EmptyNode) -> Result<(), Refusal> {
         .filter_map(|(word, _)| catalog::find_model(word).ok())
         .map(|model| model.key.as_str())
         .collect();
-    let other = empty
+    if meant.len() != profile.models.len() {
+        return Ok(());
+    }
+    let Some(other) = empty
         .known_models()
-        .find(|model| !meant.contains(&model.key.as_str()));
-    let Some(other) = other.filter(|_| meant.len() == profile.models.len()) else {
+        .find(|model| !meant.contains(&model.key.as_str()))
+    else {
         return Ok(());
     };
     let message = format!("the profile is not for {}", other.key);

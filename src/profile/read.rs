@@ -46,7 +46,9 @@ pub(super) fn parse_file<T>(
 ) -> Result<T, ProfileError> {
     let source = Arc::new(Source::new(path, text));
     let (document, wrong) = DeTable::parse_recoverable(source.text());
-    if let Some(span) = source.yaml_key().filter(|_| !wrong.is_empty()) {
+    if !wrong.is_empty()
+        && let Some(span) = source.yaml_key()
+    {
         let error = source.error_at(span, "this seems to be YAML, and must be TOML");
         return Err(
             error.with_hint("write KEY = VALUE; mig-mps import reads configurations of mig-parted")

@@ -46,7 +46,11 @@ impl PciAddress {
 fn parse_hex(digits: &str) -> Option<u32> {
     // A sign would count as a part of the number.
     let is_hex = digits.chars().all(|digit| digit.is_ascii_hexdigit());
-    u32::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+    if is_hex {
+        u32::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
 }
 
 impl Selector {

@@ -140,8 +140,10 @@ impl fmt::Display for Measurement {
         if let Some(mib) = self.memory_mib.filter(|mib| *mib > 0) {
             writeln!(f, "memory = \"{mib}M\"")?;
         }
-        let latency = self.latency_ms.map(format_six_digits);
-        latency.map_or(Ok(()), |latency| writeln!(f, "latency_ms = {latency}"))
+        if let Some(latency) = self.latency_ms {
+            writeln!(f, "latency_ms = {}", format_six_digits(latency))?;
+        }
+        Ok(())
     }
 }
 

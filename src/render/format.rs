@@ -182,7 +182,7 @@ pub const BORDER: &str = "|";
 /// A free part of a GPU.
 pub const FREE: &str = ".";
 
-/// Draws a map: a colour for each size of profile.
+/// Draws a map: a color for each size of profile.
 pub fn draw_map(map: &SliceMap) -> String {
     draw_map_with(map, cell_style)
 }
@@ -205,7 +205,7 @@ fn draw_map_with(map: &SliceMap, style: impl Fn(&Cell<'_>) -> Style) -> String {
     drawn
 }
 
-/// Returns the colour of a cell, by the number of its compute slices.
+/// Returns the color of a cell, by the number of its compute slices.
 pub fn cell_style(cell: &Cell<'_>) -> Style {
     let Some(segment) = cell.segment else {
         return Style::new().dim();

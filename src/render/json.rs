@@ -274,19 +274,20 @@ impl PlannedGpu {
     fn from_plan(gpu: &GpuPlan, held: &[HeldGpus]) -> Self {
         let held = held.iter().find(|held| held.uuids.contains(&gpu.uuid));
         let held_open = held.and_then(|held| held.check_not_held().err());
-        let stops = gpu.steps.iter().filter_map(|step| step.action.as_stop());
-        let unasked = stops.clone().filter_map(|stop| stop.unasked.as_ref());
+        let stops: Vec<_> = gpu
+            .steps
+            .iter()
+            .filter_map(|step| step.action.as_stop())
+            .collect();
+        let unasked = stops.iter().filter_map(|stop| stop.unasked.as_ref());
         Self {
             plan: gpu.clone(),
             compute_mode: gpu.compute_mode.map(|change| ComputeModeChange {
                 from: change.from.map(compute_mode_name),
                 to: compute_mode_name(change.to),
             }),
-            disrupts: stops
-                .clone()
-                .flat_map(|stop| stop.clients.clone())
-                .collect(),
-            idle_pods: stops.flat_map(|stop| stop.pods.clone()).collect(),
+            disrupts: stops.iter().flat_map(|stop| stop.clients.clone()).collect(),
+            idle_pods: stops.iter().flat_map(|stop| stop.pods.clone()).collect(),
             obstacles: gpu
                 .obstacles
                 .iter()

@@ -73,8 +73,8 @@ pub fn render(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width
 
 /// Describes what could not be seen and is said of no GPU.
 fn not_listed(node: &Node) -> Vec<String> {
-    let unseen = node.unseen.iter();
-    unseen
+    node.unseen
+        .iter()
         .filter(|unseen| !matches!(unseen, Unseen::Instances { .. }))
         .map(Unseen::to_string)
         .collect()

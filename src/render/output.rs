@@ -11,7 +11,7 @@
 //! | `print_styled_note` | error | yes | no | yes |
 //! | `print_styled_note_always` | error | yes | no | no |
 //!
-//! What is not escaped here may have colours; who prints it escapes the text of others in it.
+//! What is not escaped here may have colors; who prints it escapes the text of others in it.
 
 use std::borrow::Cow;
 use std::env;
@@ -137,15 +137,18 @@ pub fn finish_printing(result: io::Result<()>) -> Result<()> {
 }
 
 /// The pager where `PAGER` names none, and the options it gets where `LESS` has none: quit if the text fits, keep
-/// colours, leave the screen as it is.
+/// colors, leave the screen as it is.
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
 
 /// Prints text to standard output as it is, on a terminal in a pager, unless there is none or `PAGER` is empty.
 pub fn print_paged(text: &str) -> Result<()> {
+    if !io::stdout().is_terminal() {
+        return print(text);
+    }
     let pager = env::var("PAGER").unwrap_or_else(|_| PAGER.to_owned());
     let mut words = pager.split_whitespace();
-    let Some(program) = words.next().filter(|_| io::stdout().is_terminal()) else {
+    let Some(program) = words.next() else {
         return print(text);
     };
     let mut command = Command::new(program);

@@ -77,12 +77,16 @@ fn render_left_out(plan: &Plan) -> String {
 
 /// Says whose clients go on, and keep everything that they have.
 fn render_undisturbed(plan: &Plan) -> String {
-    let devices = plan.undisturbed.iter();
-    let names: Vec<&str> = devices.clone().map(|each| each.device.as_str()).collect();
+    let names: Vec<&str> = plan
+        .undisturbed
+        .iter()
+        .map(|each| each.device.as_str())
+        .collect();
     if names.is_empty() {
         return String::new();
     }
-    let clients = format_count(devices.map(|each| each.clients).sum(), "client");
+    let clients = plan.undisturbed.iter().map(|each| each.clients).sum();
+    let clients = format_count(clients, "client");
     let text = format!("Undisturbed: {clients} on {}", shorten_list(&names));
     wrap_lines(&text, output_width()) + "\n"
 }
@@ -122,7 +126,7 @@ fn switches_mig(gpu: &GpuPlan, to: bool) -> bool {
         .any(|step| matches!(step.action, Action::SwitchMig { on } if on == to))
 }
 
-/// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
+/// Formats a line of a plan in the color of its sign, wrapped behind the sign.
 fn format_change(line: &str) -> String {
     let style = match line.as_bytes().first() {
         Some(b'+') => Style::new().green(),

@@ -60,11 +60,15 @@ impl RunningSteps {
     /// `start the daemon of 0.3 and 2 more  1.2 s, waits for pid 4711 (alice, python train.py)`
     fn describe_longest(&self, uuid: &str) -> String {
         self.with_steps(|steps| {
-            let on_gpu = || steps.iter().filter(|((gpu, _), _)| gpu == uuid);
-            let Some((_, longest)) = on_gpu().min_by_key(|(_, running)| running.begun) else {
+            let on_gpu: Vec<&RunningStep> = steps
+                .iter()
+                .filter(|((gpu, _), _)| gpu == uuid)
+                .map(|(_, running)| running)
+                .collect();
+            let Some(longest) = on_gpu.iter().min_by_key(|running| running.begun) else {
                 return String::new();
             };
-            let more = match on_gpu().count() {
+            let more = match on_gpu.len() {
                 1 => String::new(),
                 several => format!(" and {} more", several - 1),
             };

@@ -17,10 +17,10 @@ pub fn usage_error(
     devices: impl FnOnce() -> Option<String>,
 ) -> Message {
     let text = error.to_string();
-    let mut paragraphs = text.trim_end().split("\n\n");
-    let what = paragraphs.next().unwrap_or_default();
+    let text = text.trim_end();
+    let (what, others) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut hints = Vec::new();
-    for paragraph in paragraphs {
+    for paragraph in others.split("\n\n") {
         if let Some(forms) = paragraph.strip_prefix("Usage: ") {
             let whole = whole_usage(program, forms);
             let forms = whole.as_deref().unwrap_or(forms);

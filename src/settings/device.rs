@@ -122,7 +122,11 @@ impl Settings {
         let follows = self
             .share
             .is_some_and(|share| share.decides(PINNED_MEMORY_LIMIT));
-        self.pinned_memory_limit.filter(|_| !follows)
+        if follows {
+            None
+        } else {
+            self.pinned_memory_limit
+        }
     }
 
     /// True if users who do not own the daemon can enter its pipe directory.

@@ -342,7 +342,7 @@ impl LocalRank {
 
     /// Returns the number of ranks on the node if this is the first one, which speaks for all, and the launcher tells.
     pub fn ranks_if_first(self) -> Option<usize> {
-        self.size.filter(|_| self.rank == 0)
+        if self.rank == 0 { self.size } else { None }
     }
 
     /// True if two ranks get different MIG devices of one GPU among these devices.
@@ -379,7 +379,7 @@ fn leading_number(text: &str) -> Option<usize> {
             .unwrap_or(text.len()),
     );
     let is_one = rest.is_empty() || (rest.starts_with("(x") && !rest.contains(','));
-    number.parse().ok().filter(|_| is_one)
+    if is_one { number.parse().ok() } else { None }
 }
 
 #[cfg(test)]

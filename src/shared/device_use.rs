@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::failure::Failure;
 use crate::host::{Host, Pid, Process, shorten_command};
 use crate::node::{Node, OutsideCause, Served};
-use crate::nvml::{GpuHandle, Nvml, Usage};
+use crate::nvml::{GpuHandle, Nvml};
 
 /// The processes that compute on a device at one moment.
 #[derive(Debug, Default)]
@@ -24,13 +24,15 @@ impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
     pub fn query(nvml: Nvml, device: &str) -> Option<Self> {
         let processes = nvml.supervise_on(device, GpuHandle::query_processes).ok()?;
-        let pids = |usages: &[Usage]| usages.iter().map(|usage| usage.pid).collect();
-        let clients: BTreeSet<Pid> = pids(&processes.clients);
-        let mut others: BTreeSet<Pid> = pids(&processes.compute);
-        others.retain(|pid| !clients.contains(pid));
+        let clients: BTreeSet<Pid> = processes.clients.iter().map(|usage| usage.pid).collect();
         Some(Self {
+            others: processes
+                .compute
+                .iter()
+                .map(|usage| usage.pid)
+                .filter(|pid| !clients.contains(pid))
+                .collect(),
             clients,
-            others,
             memory_used: processes.memory.map(|memory| memory.used),
         })
     }

@@ -77,7 +77,7 @@ pub fn device_entry(profile: &ProfileName, compute: &[u32]) -> Table {
     entry
 }
 
-/// Makes one entry of neighbours that are alike and have no names.
+/// Makes one entry of neighbors that are alike and have no names.
 pub fn merge_equal_entries(entries: &[Table]) -> Vec<Table> {
     let alike = entries.chunk_by(|a, b| !a.contains_key("name") && a == b);
     alike
@@ -121,12 +121,14 @@ impl DraftProfile {
     /// True if `mps = false` stands at the top: there are MIG devices, and no device has a daemon.
     fn is_off(&self) -> bool {
         let without_devices = mig_devices(Vec::new());
-        let mut wants = self
+        let wants: Vec<&Table> = self
             .blocks
             .iter()
             .map(|block| &block.want)
-            .filter(|want| **want != without_devices);
-        wants.clone().all(is_off) && wants.any(|want| want.contains_key("devices"))
+            .filter(|want| **want != without_devices)
+            .collect();
+        wants.iter().all(|want| is_off(want))
+            && wants.iter().any(|want| want.contains_key("devices"))
     }
 }
 

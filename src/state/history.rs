@@ -118,22 +118,22 @@ impl ProfileHistory {
         })
     }
 
-    /// Returns the remedy for a history whose file is damaged, or which another user can have written. Its profiles could be
+    /// Returns the hint for a history whose file is damaged, or which another user can have written. Its profiles could be
     /// applied, so the file is never to be taken over.
-    pub fn remedy_for(error: &FileError) -> Option<String> {
+    pub fn hint_for(error: &FileError) -> Option<String> {
         let is_to_go = error.has_fault() || error.kind() == ErrorKind::InvalidData;
         let path = error
             .path()
             .filter(|path| is_to_go && path.ends_with(HISTORY_FILE))?;
-        let remedy = format!("examine {} and remove it", path.display());
+        let hint = format!("examine {} and remove it", path.display());
         let directory = path
             .parent()
             .and_then(|directory| fs::metadata(directory).ok());
         let is_own = directory.is_some_and(|directory| Uid(directory.uid()) == caller());
         Some(if is_own || caller() == Uid::ROOT {
-            remedy
+            hint
         } else {
-            format!("ask the administrator to {remedy}")
+            format!("ask the administrator to {hint}")
         })
     }
 

@@ -10,8 +10,8 @@ mod writer;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{
-    DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient,
-    RecordedInstance,
+    DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile,
+    OlderClient, RecordedInstance,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

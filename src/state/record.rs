@@ -247,9 +247,6 @@ pub struct RecordedInstance {
     pub gpu: String,
     /// The GPU instance's profile.
     pub profile: ProfileId,
-    /// The name of that profile; only in a journal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
     /// The GPU instance's placement.
     pub placement: Placement,
     /// The placement of a compute instance in a GPU instance that mig-mps did not make; `None` for a whole GPU
@@ -258,6 +255,11 @@ pub struct RecordedInstance {
 }
 
 impl RecordedInstance {
+    /// True if it is this GPU instance, or a compute instance in it.
+    pub fn is_in(&self, gpu: &str, profile: ProfileId, placement: Placement) -> bool {
+        self.gpu == gpu && (self.profile, self.placement) == (profile, placement)
+    }
+
     /// True if one of these instances of its GPU is this one, or has this compute instance.
     pub fn is_among<'a>(
         &self,
@@ -267,9 +269,8 @@ impl RecordedInstance {
             .into_iter()
             .filter(|one| (one.placement, one.profile) == (self.placement, self.profile))
             .any(|one| {
-                let mut parts = one.compute.iter();
                 self.compute
-                    .is_none_or(|at| parts.any(|part| part.placement == at))
+                    .is_none_or(|at| one.compute.iter().any(|part| part.placement == at))
             })
     }
 }
@@ -319,7 +320,16 @@ pub struct Journal {
     /// started them.
     pub units: Vec<Unit>,
     /// GPU instances that it destroyed, or was about to.
-    pub taken: Vec<RecordedInstance>,
+    pub taken: Vec<DestroyedInstance>,
+}
+
+/// A GPU instance that a change destroys.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DestroyedInstance {
+    #[serde(flatten)]
+    pub instance: RecordedInstance,
+    /// The name of its profile.
+    pub name: String,
 }
 
 /// `mig-mps up profile.toml (process 4711, since …)`
@@ -342,17 +352,18 @@ mod tests {
     #[test]
     fn recorded_instances_are_read_from_both_files_of_earlier_versions() {
         let place = r#""gpu": "GPU-1", "profile": 9, "placement": {"start": 4, "size": 4}"#;
-        let read = |rest: &str| -> RecordedInstance {
-            serde_json::from_str(&format!("{{{place}, {rest}}}")).unwrap()
-        };
-        let taken = read(r#""name": "3g.40gb""#);
+        let taken = format!(r#"{{{place}, "name": "3g.40gb"}}"#);
+        let taken: DestroyedInstance = serde_json::from_str(&taken).unwrap();
         assert_eq!(
-            (taken.name.as_deref(), taken.compute),
-            (Some("3g.40gb"), None)
+            (taken.name.as_str(), taken.instance.compute),
+            ("3g.40gb", None)
         );
-        let created = read(r#""compute": null"#);
-        assert_eq!((&created.name, created.compute), (&None, None));
+        let created = format!(r#"{{{place}, "compute": null}}"#);
+        let created: RecordedInstance = serde_json::from_str(&created).unwrap();
+        assert_eq!(created, taken.instance);
         let written = serde_json::to_value(&created).unwrap();
         assert_eq!(written.as_object().unwrap().len(), 4, "{written}");
+        let written = serde_json::to_value(&taken).unwrap();
+        assert_eq!(written.as_object().unwrap().len(), 5, "{written}");
     }
 }

@@ -282,12 +282,15 @@ impl RunDir {
             .into_iter()
             .map(|(_, record)| record.map(drop));
         let others = [self.load_node().map(drop), self.load_journal().map(drop)];
-        others
+        let unsupported = others
             .into_iter()
             .chain(records)
             .filter_map(Result::err)
-            .find(|error| error.kind() == io::ErrorKind::Unsupported)
-            .map_or(Ok(()), Err)
+            .find(|error| error.kind() == io::ErrorKind::Unsupported);
+        match unsupported {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// True if a change is in progress, or was killed.
@@ -311,7 +314,7 @@ impl RunDir {
             let mut seen = BTreeSet::new();
             journal.units.retain(|unit| seen.insert(*unit));
             for taken in &mut journal.taken {
-                taken.name = taken.name.as_deref().map(to_printable);
+                taken.name = to_printable(&taken.name);
             }
         }
         Ok(journal)

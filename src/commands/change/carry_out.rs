@@ -13,16 +13,16 @@ use crate::plan::Plan;
 use crate::render::{note, start_progress};
 
 impl ChangeRun<'_> {
-    /// Applies the plan, reads the node back, and does what follows the change.
+    /// Applies the plan, reads the node back, and updates the CDI file.
     pub(super) fn carry_out(&mut self, lock: Option<Lock>, planned: Planned) -> Result<Outcome> {
         match self.apply_and_read_back(planned) {
             Ok(outcome) => Ok(Outcome {
                 lock,
-                follow_up_error: self.follow_up(ChangeEnding::Done).err(),
+                deferred_error: self.update_cdi_file(ChangeEnding::Done).err(),
                 ..outcome
             }),
             Err(error) => {
-                if let Err(second) = self.follow_up(ChangeEnding::Failed) {
+                if let Err(second) = self.update_cdi_file(ChangeEnding::Failed) {
                     note(&format!("{second}"));
                 }
                 Err(error)
@@ -30,8 +30,8 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// Does what follows a change, under its lock, however it ended. What a command does afterwards needs its outcome.
-    pub(super) fn follow_up(&self, ending: ChangeEnding) -> Result<()> {
+    /// Updates the CDI file under the lock of the change, however the change ended.
+    pub(super) fn update_cdi_file(&self, ending: ChangeEnding) -> Result<()> {
         let (environment, directories) = (self.options.environment, self.options.directories);
         cdi_file::update(environment, directories, self.change.cdi_request(), ending)
     }
@@ -43,7 +43,7 @@ impl ChangeRun<'_> {
         let mut planned = planned;
         let mut carried_out = planned.plan.clone();
         let mut failed = self.cannot_start.take();
-        if let Some(left_out) = self.change.left_out() {
+        if let Some(left_out) = self.options.left_out() {
             left_out.mark_begun();
         }
         // Twice only where a driver lists profiles after MIG has been switched on.

@@ -23,13 +23,13 @@ use crate::state::RunDir;
 
 /// The change that a command wants.
 pub trait Change {
-    /// Plans the change for a node.
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
-
-    /// Returns the parts of a profile that are left out, to add more; `None` without [`OnFailure::LeaveOut`].
-    fn left_out(&mut self) -> Option<&mut LeftOut> {
-        None
-    }
+    /// Plans the change for a node, without the parts that are left out.
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal>;
 
     /// Prints notes that belong to a plan which is shown.
     fn remark(&self, _node: &Node, _plan: &Plan) {}
@@ -57,7 +57,12 @@ pub trait Change {
 
 /// A change that only has a plan.
 impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> Change for F {
-    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
         self(node, run_dir)
     }
 }
@@ -78,13 +83,15 @@ pub struct ChangeOptions<'a> {
     pub consent: &'a ConsentArgs,
     pub allowed: Allowed,
     pub on_failure: OnFailure,
+    /// The parts that are left out; more are added with [`OnFailure::LeaveOut`].
+    pub left_out: LeftOut,
     pub detail: Detail,
     /// The time to wait for another change.
     pub lock_limit: Duration,
     /// One for all snapshots: NVML is opened once, and a daemon that hangs is waited for once.
     pub observer: Observer<'a>,
-    /// The snapshot by which the command found out that there is something to do. It may have less detail.
-    pub seen: Option<Node>,
+    /// A snapshot that the command has taken before, for the first plan. It may have less detail than `detail`.
+    pub first_node: Option<Node>,
 }
 
 impl<'a> ChangeOptions<'a> {
@@ -100,11 +107,17 @@ impl<'a> ChangeOptions<'a> {
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
+            left_out: LeftOut::default(),
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
             observer: Observer::new(environment),
-            seen: None,
+            first_node: None,
         }
+    }
+
+    /// Returns the parts that are left out, to add more; `None` if the change leaves nothing out.
+    fn left_out(&mut self) -> Option<&mut LeftOut> {
+        (self.on_failure == OnFailure::LeaveOut).then_some(&mut self.left_out)
     }
 
     /// Makes a change that only has a plan.
@@ -135,11 +148,11 @@ impl<'a> ChangeOptions<'a> {
         let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
-            let followed_up = (!consent.dry_run).then(|| run.follow_up(ChangeEnding::Unchanged));
+            let updated = (!consent.dry_run).then(|| run.update_cdi_file(ChangeEnding::Unchanged));
             return Ok(Some(Outcome {
                 is_unchanged: true,
                 failed: run.cannot_start.take(),
-                follow_up_error: followed_up.and_then(Result::err),
+                deferred_error: updated.and_then(Result::err),
                 ..Outcome::new(first.plan, first.node)
             }));
         }
@@ -179,7 +192,7 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
-    /// Resumes a self-test and a change that were killed. What the command has seen before is out of date then.
+    /// Resumes a self-test and a change that were killed. A snapshot from before is out of date then.
     fn resume_interrupted(&mut self) -> Result<()> {
         check_not_newer(&self.state)?;
         let (environment, directories) = (self.options.environment, self.options.directories);
@@ -189,7 +202,7 @@ impl ChangeRun<'_> {
             is_resumed |= pick_up_interrupted(environment, directories)?;
         }
         if is_resumed {
-            self.options.seen = None;
+            self.options.first_node = None;
         }
         Ok(())
     }
@@ -199,13 +212,13 @@ impl ChangeRun<'_> {
         Ok(self.options.observer.observe(self.options.detail)?)
     }
 
-    /// Returns the node as the command has seen it, or a new snapshot if less was seen than a plan shows. What is applied is
-    /// planned again under the lock, with every detail.
+    /// Returns the snapshot that the command has taken before, or a new one if a plan shows more than that snapshot has. The plan
+    /// is made again under the lock, with every detail, before it is applied.
     fn first_snapshot(&mut self) -> Result<Node> {
         let consent = self.options.consent;
         let is_shown = consent.dry_run || consent.json || !consent.is_unattended;
-        match self.options.seen.take() {
-            Some(seen) if !is_shown || seen.detail == self.options.detail => Ok(seen),
+        match self.options.first_node.take() {
+            Some(node) if !is_shown || node.detail == self.options.detail => Ok(node),
             _ => self.observe_node(),
         }
     }
@@ -213,7 +226,8 @@ impl ChangeRun<'_> {
     /// Plans the change for a node, without the parts that must be left out.
     fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
-            let mut plan = self.change.plan(node, &self.state)?;
+            let left_out = self.options.left_out();
+            let mut plan = self.change.plan(node, &self.state, left_out)?;
             if let Some(seconds) = self.options.consent.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
@@ -264,7 +278,7 @@ impl ChangeRun<'_> {
 
     /// Leaves more out; returns false if there is no more, or nothing may be left out.
     fn leave_out(&mut self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
-        self.change.left_out().is_some_and(more)
+        self.options.left_out().is_some_and(more)
     }
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.

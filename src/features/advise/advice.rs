@@ -209,18 +209,22 @@ impl AdvisedGpus {
 
 impl AdvisedDevice {
     fn new(request: &AdviceRequest<'_>, device: &FilledDevice) -> Self {
-        let rows = device
+        let rows: Vec<_> = device
             .loads
             .iter()
-            .map(|load| request.measurement_of(*load));
-        let threads = rows.clone().map(|row| row.threads.as_f64());
-        let most = threads.fold(0.0, f64::max);
+            .map(|load| request.measurement_of(*load))
+            .collect();
+        let most = rows
+            .iter()
+            .map(|row| row.threads.as_f64())
+            .fold(0.0, f64::max);
         Self {
             profile: match &request.problem.sizes[device.size].device {
                 MeasuredDevice::Whole => None,
                 MeasuredDevice::Instance(name) => Some(name.clone()),
             },
             programs: rows
+                .into_iter()
                 .map(|row| AdvisedProgram::from_measurement(row, row.threads.as_f64() < most))
                 .collect(),
         }

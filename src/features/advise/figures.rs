@@ -193,7 +193,7 @@ fn between_sizes(node: &EmptyNode, figures: &[Figure]) -> Vec<Figure> {
     let alike = |one: &Measurement, other: &Measurement| {
         one.threads == other.threads && one.copies == other.copies
     };
-    let pairs = neighbouring_pairs(figures, slices, alike);
+    let pairs = neighboring_pairs(figures, slices, alike);
     let between = pairs.flat_map(|(low, high, [from, to])| {
         let profiles = plain_profiles(&node.groups[low.group]);
         profiles
@@ -212,7 +212,7 @@ fn between_copies(figures: &[Figure]) -> Vec<Figure> {
     let alike = |one: &Measurement, other: &Measurement| {
         one.device == other.device && one.threads == other.threads
     };
-    let pairs = neighbouring_pairs(figures, |row| Some(row.copies), alike);
+    let pairs = neighboring_pairs(figures, |row| Some(row.copies), alike);
     let between = pairs.flat_map(|(low, high, [from, to])| {
         (from + 1..to).map(move |copies| {
             let mut figure = interpolate(low, high, [from, copies, to]);
@@ -224,7 +224,7 @@ fn between_copies(figures: &[Figure]) -> Vec<Figure> {
 }
 
 /// Returns the pairs of figures that are alike but for one quantity, with none between them, and that quantity of both.
-fn neighbouring_pairs(
+fn neighboring_pairs(
     figures: &[Figure],
     quantity: impl Fn(&Measurement) -> Option<u32>,
     alike: impl Fn(&Measurement, &Measurement) -> bool,

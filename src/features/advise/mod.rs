@@ -116,8 +116,8 @@ fn load_wanted(path: &Path) -> Result<WantedPrograms> {
 
 /// Returns the number of GPUs in each group.
 fn gpu_counts(node: &EmptyNode) -> Vec<u32> {
-    let groups = node.groups.iter();
-    groups
+    node.groups
+        .iter()
         .map(|group| saturating_u32(group.indices.len()))
         .collect()
 }

@@ -95,7 +95,9 @@ impl Advice {
                     .to_owned(),
             ),
         }
-        if let Some(effort) = longer_effort(self.effort).filter(|_| !self.is_proven) {
+        if !self.is_proven
+            && let Some(effort) = longer_effort(self.effort)
+        {
             remarks.push(format!(
                 "A longer search may prove it or find better: --effort {effort}."
             ));

@@ -248,7 +248,8 @@ fn remarks_on_models<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> Vec<
 fn short_remarks(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
     let mut shown = Vec::new();
     for (block, _) in profile.blocks.iter().enumerate() {
-        let mut remarks = remarks_on_models(judged.iter().filter(|one| one.block == block));
+        let of_block = judged.iter().filter(|one| one.block == block);
+        let mut remarks = remarks_on_models(of_block);
         let others = remarks.len().saturating_sub(1);
         if others > 2 {
             remarks.truncate(1);

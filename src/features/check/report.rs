@@ -68,10 +68,11 @@ pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
         let _ = writeln!(out, "{}", wrap_lines(&line, width));
     }
     // The blocks of a built-in profile are for different models.
-    let is_edited = find_built_in(profile).is_none();
-    for &block in on_node.unmatched.iter().filter(|_| is_edited) {
-        let line = describe_unmatched(profile, block, on_node.is_real);
-        let _ = writeln!(out, "{}", wrap_lines(&line, width));
+    if find_built_in(profile).is_none() {
+        for &block in &on_node.unmatched {
+            let line = describe_unmatched(profile, block, on_node.is_real);
+            let _ = writeln!(out, "{}", wrap_lines(&line, width));
+        }
     }
     if let Some(summary) = summarize_node(on_node) {
         let _ = writeln!(out, "{summary}");
@@ -254,8 +255,11 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
 fn unjudged_models(profile: &Profile, block: usize) -> impl Iterator<Item = &'static Incomplete> {
     let select = &profile.blocks[block].select;
     catalog::incomplete().iter().filter(move |model| {
-        let mut names = model.product_names.iter();
-        select.product.is_some() && names.any(|name| select.may_select(name))
+        select.product.is_some()
+            && model
+                .product_names
+                .iter()
+                .any(|name| select.may_select(name))
     })
 }
 

@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Summarises measurements, of which there is at least one.
+    /// Summarizes measurements, of which there is at least one.
     pub fn from_values(values: &[f64]) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "there are few")]
         let count = values.len().max(1) as f64;

@@ -37,7 +37,7 @@ const MAX_TRIAL_TIME: Duration = Duration::from_secs(3600);
 /// The longest line that is read whole, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// The time to go on reading after a copy has exited: what it has started may keep its output open for ever.
+/// The time to go on reading after a copy has exited: what it has started may keep its output open forever.
 const OUTPUT_LINGER_TIME: Duration = Duration::from_millis(200);
 
 /// A measurement to make.
@@ -158,7 +158,9 @@ impl Trial<'_> {
             if !is_ended && !run.status.success() {
                 return Err(program_failed(self.words, &run));
             }
-            if let Some(value) = rate_in(&run.line).filter(|_| !self.by_runs) {
+            if !self.by_runs
+                && let Some(value) = rate_in(&run.line)
+            {
                 return Ok(Some(copy.throughput(value, Some(run.line))));
             }
             if is_ended {

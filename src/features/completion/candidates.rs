@@ -191,8 +191,11 @@ fn describe_record(record: &DeviceRecord, environment: &Environment) -> String {
 fn daemon_state(record: &DeviceRecord, environment: &Environment) -> &'static str {
     let host = &environment.host;
     let is_of_this_boot = host.boot_id().is_ok_and(|id| id == record.boot_id);
-    match record.daemon.filter(|_| is_of_this_boot) {
-        _ if is_of_this_boot && !record.finished => "starting",
+    if !is_of_this_boot {
+        return "dead";
+    }
+    match record.daemon {
+        _ if !record.finished => "starting",
         Some(daemon) if daemon.find_process(host).is_some() => "running",
         Some(daemon) if daemon.is_hidden(host) => "hidden",
         _ => "dead",

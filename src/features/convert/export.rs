@@ -463,13 +463,12 @@ impl BlockBuilder<'_> {
         settings.retain(|key, value| {
             // Beside a share, even a default says that it does not follow from the share.
             let is_given = share.is_some() && FOLLOW_A_SHARE.contains(&key);
-            self.mps
-                .get(key)
-                .filter(|_| !(is_given && starts_anew))
-                .cloned()
-                .or_else(|| default_setting(key).filter(|_| !is_given))
-                .as_ref()
-                != Some(&*value)
+            let inherited = match self.mps.get(key) {
+                Some(inherited) if !(is_given && starts_anew) => Some(inherited.clone()),
+                _ if is_given => None,
+                _ => default_setting(key),
+            };
+            inherited.as_ref() != Some(&*value)
         });
         settings
     }

@@ -443,8 +443,11 @@ impl ConfigEntry {
         let products = self.selected_products();
         let is_any = self.filter.is_empty();
         models().filter(move |model| {
-            let mut names = model.product_names.iter();
-            is_any || names.any(|name| products.contains(&name.as_str()))
+            is_any
+                || model
+                    .product_names
+                    .iter()
+                    .any(|name| products.contains(&name.as_str()))
         })
     }
 

@@ -50,8 +50,11 @@ impl ConfigTexts {
     }
 
     fn collect_texts(&mut self, text: &Excerpt, key: Option<&str>, depth: usize) {
-        let documents = text.documents().into_iter();
-        for document in documents.filter(|document| document.text().contains(CONFIGS_KEY)) {
+        let documents = text
+            .documents()
+            .into_iter()
+            .filter(|document| document.text().contains(CONFIGS_KEY));
+        for document in documents {
             match document.parse::<Spanned<YamlNode>>() {
                 Ok(node) if has_configs(&node.value) => self.add_text(document, key),
                 // Words about configurations.

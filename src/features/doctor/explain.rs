@@ -38,8 +38,8 @@ pub(super) fn print_explanations(words: &[String]) -> Result<ExitStatus> {
 
 /// Returns the fault of this id or name, or the one that other words mean; of a number that CUDA and NVML have, both errors.
 fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
-    let all = Fault::all().iter();
-    let found: Vec<&Fault> = all
+    let found: Vec<&Fault> = Fault::all()
+        .iter()
         .filter(|fault| {
             fault.is_called(word) || words_for(&format!("explain {}", fault.id)).contains(&word)
         })

@@ -50,17 +50,21 @@ fn summary_line(all: &[Diagnosis]) -> String {
     }
     let mut counts = Vec::new();
     for severity in Severity::ALL {
-        let alike = all.iter().filter(|one| one.worst_severity() == severity);
-        let count = alike.clone().count();
-        let findings = alike.flat_map(|one| &one.findings);
-        let lines = findings.filter(|finding| finding.severity == severity);
-        match (count, lines.count()) {
+        let alike: Vec<_> = all
+            .iter()
+            .filter(|one| one.worst_severity() == severity)
+            .collect();
+        let lines = alike
+            .iter()
+            .flat_map(|one| &one.findings)
+            .filter(|finding| finding.severity == severity);
+        match (alike.len(), lines.count()) {
             (0, _) => {}
             // Each is a line of the report.
-            (_, lines) if lines > count && severity != Severity::Ok => {
+            (count, lines) if lines > count && severity != Severity::Ok => {
                 counts.push(format!("{count} {} ({lines} findings)", severity.name()));
             }
-            _ => counts.push(format!("{count} {}", severity.name())),
+            (count, _) => counts.push(format!("{count} {}", severity.name())),
         }
     }
     format!("{} checks: {}", all.len(), counts.join(", "))

@@ -32,6 +32,10 @@ impl ResourceOffers {
             .iter()
             .filter(move |offered| offered.resource == resource)
     }
+
+    pub fn device_named(&self, name: &str) -> Option<&OfferedDevice> {
+        self.devices.iter().find(|offered| offered.name == name)
+    }
 }
 
 /// A device as pods can have it.

@@ -79,14 +79,16 @@ fn write_pods_file(
 fn pod_shares(pods: &[PodResources], offers: &ResourceOffers) -> Vec<PodShare> {
     let mut shares = Vec::new();
     for pod in pods {
-        let devices = pod.containers.iter().flat_map(|one| &one.devices);
-        let ours = devices.filter(|held| {
-            let domain = held.resource_name.split_once('/');
-            domain.is_some_and(|(domain, _)| domain == DOMAIN)
-        });
+        let ours = pod
+            .containers
+            .iter()
+            .flat_map(|one| &one.devices)
+            .filter(|held| {
+                let domain = held.resource_name.split_once('/');
+                domain.is_some_and(|(domain, _)| domain == DOMAIN)
+            });
         for share in ours.flat_map(|held| &held.device_ids) {
-            let mut offered = offers.devices.iter();
-            if let Some(device) = offered.find(|one| one.name == device_of(share)) {
+            if let Some(device) = offers.device_named(device_of(share)) {
                 shares.push(PodShare {
                     pod: format!("{}/{}", pod.namespace, pod.name),
                     device: device.uuid.clone(),

@@ -1,7 +1,7 @@
 //! Keeps a resource registered at the kubelet.
 //!
-//! A kubelet that starts removes every socket of its plugins, and knows no plugin. It also forgets one whose stream of
-//! devices ends. So the socket is made anew and registered whenever one of these has happened, without end.
+//! A kubelet that starts removes the sockets of all plugins, and knows no plugin. It also forgets a plugin whose stream of
+//! devices ends. So the socket is made and registered again whenever one of these has happened.
 
 use std::fs;
 use std::io;
@@ -104,7 +104,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket anew, and serves there.
+    /// Makes the socket again, and serves there.
     fn bind_and_serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> FileResult<Self> {
         kubelet.remove_socket(endpoint);
         let path = kubelet.plugins.join(endpoint);

@@ -194,7 +194,7 @@ impl<'a> OfferWatcher<'a> {
                 continue;
             };
             let is_for_one = offered.shares == 1 && *serve == Serve::OneAtATime;
-            if let Some(limits) = serve.limits_of_pods().filter(|_| !is_for_one) {
+            if !is_for_one && let Some(limits) = serve.limits_of_pods() {
                 remarks.insert(format!(
                     "{}, serve = \"{serve}\": {limits}",
                     offered.resource
@@ -212,8 +212,12 @@ impl<'a> OfferWatcher<'a> {
         match state {
             DeviceState::Ready | DeviceState::NoServerYet => None,
             DeviceState::Busy | DeviceState::Hidden => {
-                let mut before = self.offers.devices.iter();
-                match before.find(|offered| offered.uuid == device.uuid) {
+                let before = self
+                    .offers
+                    .devices
+                    .iter()
+                    .find(|offered| offered.uuid == device.uuid);
+                match before {
                     Some(offered) => offered.ill.clone(),
                     None => Some("its daemon has not been asked yet".to_owned()),
                 }
@@ -280,8 +284,7 @@ fn note_changes(before: &ResourceOffers, now: &ResourceOffers) {
         }
     }
     for offered in &now.devices {
-        let mut earlier = before.devices.iter();
-        let was = earlier.find(|earlier| earlier.name == offered.name);
+        let was = before.device_named(&offered.name);
         match (&offered.ill, was.map(|was| &was.ill)) {
             (Some(why), was) if was != Some(&offered.ill) => {
                 note(&format!("{} is unhealthy: {why}", offered.name));

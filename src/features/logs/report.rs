@@ -68,7 +68,9 @@ impl LogView {
 
     fn render_line(&mut self, line: &LogLine, text: &mut String) {
         let meaning = line.meaning();
-        if let Some(why) = meaning.why.filter(|_| meaning.kind != LineKind::Chatter) {
+        if meaning.kind != LineKind::Chatter
+            && let Some(why) = meaning.why
+        {
             self.note_meaning(meaning.kind, why, line);
         }
         let written_by = match (line.file, line.tag.as_deref()) {
@@ -166,7 +168,7 @@ impl LogView {
     }
 }
 
-/// Returns the mark that tells a line's kind without colours.
+/// Returns the mark that tells a line's kind without colors.
 fn kind_mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
     match kind {
         LineKind::Fault => style.red().bold().apply_to("!! "),

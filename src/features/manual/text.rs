@@ -118,7 +118,7 @@ impl Page {
                 self.rows.push(std::mem::take(&mut self.row));
             }
             TagEnd::TableCell => {
-                // Colours would count as text where the table is laid out.
+                // Colors would count as text where the table is laid out.
                 let cell = strip_ansi_codes(&self.text).replace(NO_BREAK, " ");
                 self.row.push(cell);
                 self.text.clear();

@@ -54,8 +54,11 @@ impl ClientUser {
 /// Sums up the clients of a device.
 pub(super) fn clients_by_user(device: &Device) -> BTreeMap<ClientUser, ClientSum> {
     let mut sums = BTreeMap::new();
-    let known = device.daemon_with_known_clients().into_iter();
-    for client in known.flat_map(|served| served.clients.as_slice()) {
+    let clients = device
+        .daemon_with_known_clients()
+        .into_iter()
+        .flat_map(|served| served.clients.as_slice());
+    for client in clients {
         let sum = sums
             .entry(ClientUser::from_client(client))
             .or_insert(ClientSum {

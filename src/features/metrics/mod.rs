@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::args::ProfileSource;
-use crate::commands::plan::UpRequest;
+use crate::commands::up_request::UpRequest;
 use crate::commands::{Context, accounts, detail_for, print_or_write};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;

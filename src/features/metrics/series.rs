@@ -85,7 +85,7 @@ enum Values {
     /// One for each user and workload with clients on a device.
     Users(fn(&ClientSum) -> Option<u64>),
     /// Some with labels of their own.
-    Labelled(fn(&Facts<'_>, &mut Samples)),
+    Labeled(fn(&Facts<'_>, &mut Samples)),
 }
 
 const METRICS: &[Metric] = &[
@@ -115,14 +115,14 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_build_info",
         help: "The version of mig-mps.",
-        values: Values::Labelled(|_, samples| {
+        values: Values::Labeled(|_, samples| {
             samples.push(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         }),
     },
     Metric {
         name: "mig_mps_driver_info",
         help: "The version of the NVIDIA driver.",
-        values: Values::Labelled(|facts, samples| {
+        values: Values::Labeled(|facts, samples| {
             if !facts.node.has_no_driver() {
                 samples.push(&[("version", &facts.node.driver)], 1);
             }
@@ -131,22 +131,22 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_problems",
         help: "Problems and remarks of status, by their id.",
-        values: Values::Labelled(count_problems),
+        values: Values::Labeled(count_problems),
     },
     Metric {
         name: "mig_mps_gpu_fault",
         help: "1 if the driver reports this fault of a GPU, by the id that problems have, 0 if it reports none.",
-        values: Values::Labelled(describe_health),
+        values: Values::Labeled(describe_health),
     },
     Metric {
         name: "mig_mps_device_info",
         help: "A device, with its UUID, GPU and profile, and the users that it serves.",
-        values: Values::Labelled(describe_devices),
+        values: Values::Labeled(describe_devices),
     },
     Metric {
         name: "mig_mps_device_state",
         help: "1 for the state that a device has, 0 for the others.",
-        values: Values::Labelled(|facts, samples| {
+        values: Values::Labeled(|facts, samples| {
             for NamedDevice { name, device } in &facts.devices {
                 let is = facts.node.state_of(device);
                 for state in DeviceState::ALL {
@@ -344,7 +344,7 @@ impl Metric {
                     }
                 }
             }
-            Values::Labelled(fill) => fill(facts, &mut samples),
+            Values::Labeled(fill) => fill(facts, &mut samples),
         }
         if samples.text.is_empty() {
             return String::new();
@@ -510,7 +510,7 @@ mod tests {
         let with = Metric {
             name: "a_bytes",
             help: "Bytes.",
-            values: Values::Labelled(|_, samples| {
+            values: Values::Labeled(|_, samples| {
                 samples.push(&[], 7);
                 samples.push(&[("device", "a\"b\\c\nd"), ("user", "x")], 0.5);
             }),

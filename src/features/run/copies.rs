@@ -81,8 +81,8 @@ const OTHER_FILES: u64 = 40;
 /// Refuses more copies on a device than its daemon ever takes.
 pub(super) fn check_client_limit(served: &Served, copies: usize) -> Result<()> {
     let is_whole = served.record.key.instance.is_none();
-    match served.hardware_limit.filter(|_| is_whole) {
-        Some(limit) if copies > limit as usize => {
+    match served.hardware_limit {
+        Some(limit) if is_whole && copies > limit as usize => {
             let name = &served.record.name;
             let error = usage_error(format_args!(
                 "{name} takes {limit} clients, and not {copies}"

@@ -142,10 +142,12 @@ impl Programs {
             let left = until.saturating_duration_since(Instant::now());
             let limit = Timespec::try_from(left).ok().filter(|_| !has_begun);
             let mut watched = vec![PollFd::new(&self.listener, PollFlags::IN)];
-            let of_members = self.members.iter();
-            watched.extend(of_members.map(|member| PollFd::new(member, PollFlags::IN)));
-            let first = self.first.iter().filter(|_| !has_begun);
-            watched.extend(first.map(ProcessHandle::poll_fd));
+            for member in &self.members {
+                watched.push(PollFd::new(member, PollFlags::IN));
+            }
+            if !has_begun {
+                watched.extend(self.first.as_ref().map(ProcessHandle::poll_fd));
+            }
             match poll(&mut watched, limit.as_ref()) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -153,10 +155,12 @@ impl Programs {
                 Err(error) => return Err(FileError::from(error).into()),
             }
             // A member writes nothing: it is ready once it has left.
-            let mut events = watched.iter().map(|one| !one.revents().is_empty());
-            let is_joined = events.next().unwrap_or(false);
-            let has_left: Vec<bool> = events.collect();
-            let mut has_left = has_left.into_iter();
+            let is_ready: Vec<bool> = watched
+                .iter()
+                .map(|one| !one.revents().is_empty())
+                .collect();
+            let is_joined = is_ready[0];
+            let mut has_left = is_ready[1..].iter().copied();
             let (left, staying): (Vec<_>, Vec<_>) = std::mem::take(&mut self.members)
                 .into_iter()
                 .partition(|_| has_left.next().unwrap_or(false));

@@ -287,9 +287,12 @@ impl RunArgs {
 
     /// Returns the number of copies that were asked for, if this process may open enough files.
     fn requested_copies(&self) -> Result<Option<usize>> {
-        let copies = self.choose.copies.map(|copies| copies as usize);
-        copies.map_or(Ok(()), copies::check_open_files)?;
-        Ok(copies)
+        let Some(copies) = self.choose.copies else {
+            return Ok(None);
+        };
+        let copies = copies as usize;
+        copies::check_open_files(copies)?;
+        Ok(Some(copies))
     }
 
     /// Returns at least one and at most `most` devices that take a client now, the best ones first.

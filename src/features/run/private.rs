@@ -281,7 +281,7 @@ fn connect_to_keeper(
     }
 }
 
-/// Connects, or fails at once: a process of another user that takes no connections could hold this one up for ever.
+/// Connects, or fails at once: a process of another user that takes no connections could block this process forever.
 fn connect_without_waiting(socket: &str) -> FileResult<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(socket.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

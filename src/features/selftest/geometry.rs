@@ -221,14 +221,19 @@ impl Tester<'_> {
 
     /// Divides the largest instance into equal compute instances, and one of three slices into unequal ones.
     fn test_compute_instances(&mut self, offers: &[GpuInstanceProfile]) {
-        let plain = offers.iter().filter(|offer| offer.name.is_plain());
-        let largest = plain.clone().max_by_key(|offer| offer.slices);
+        let plain: Vec<_> = offers
+            .iter()
+            .filter(|offer| offer.name.is_plain())
+            .collect();
+        let largest = plain.iter().max_by_key(|offer| offer.slices);
         let equal = largest.filter(|offer| offer.slices > 1).map(|offer| {
             let slices = usize::try_from(offer.slices).unwrap_or_default();
             (offer, vec!["1c"; slices])
         });
-        let uneven = plain.clone().find(|offer| offer.slices == 3);
-        let uneven = uneven.map(|offer| (offer, vec!["2c", "1c"]));
+        let uneven = plain
+            .iter()
+            .find(|offer| offer.slices == 3)
+            .map(|offer| (offer, vec!["2c", "1c"]));
         for (offer, parts) in equal.into_iter().chain(uneven) {
             self.check(
                 format!("{} in {}", offer.name, parts.join(" + ")),

@@ -110,8 +110,11 @@ fn refusal_reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<RefusalReason> 
             return Some(foreign_daemon(daemon, "serves", reader));
         }
     }
-    let mut unknown = node.unmanaged.iter();
-    if let Some(daemon) = unknown.find(|daemon| daemon.devices.is_empty()) {
+    let of_unknown_device = node
+        .unmanaged
+        .iter()
+        .find(|daemon| daemon.devices.is_empty());
+    if let Some(daemon) = of_unknown_device {
         return Some(foreign_daemon(daemon, "may serve", reader));
     }
     partitioned_by_hand(node, gpu)
@@ -149,11 +152,10 @@ fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
 /// A GPU that somebody has partitioned without mig-mps, or has put into a compute mode.
 fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     let foreign = gpu.instances.iter().find(|instance| {
-        let mut created = node.created.iter();
-        !created.any(|made| {
-            made.gpu == gpu.uuid
-                && (made.profile, made.placement) == (instance.profile, instance.placement)
-        })
+        !node
+            .created
+            .iter()
+            .any(|made| made.is_in(&gpu.uuid, instance.profile, instance.placement))
     });
     if let Some(instance) = foreign {
         return Some(RefusalReason::new(

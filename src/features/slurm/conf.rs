@@ -269,17 +269,13 @@ impl SlurmFiles {
     /// Finds the files: by the variable that Slurm sets for its prologs, or where slurmd finds them.
     pub(super) fn find(host: &Host) -> Self {
         let [first, second] = DIRECTORIES.map(|dir| host.under_root(dir).join("slurm.conf"));
-        let set = nonempty_variable("SLURM_CONF").map(PathBuf::from);
-        let is_usual = set
-            .as_ref()
-            .is_none_or(|set| [&first, &second].contains(&set));
-        let slurm_conf = match set {
-            Some(set) => set,
-            None if second.exists() && !first.exists() => second,
-            None => first,
+        let slurm_conf = match nonempty_variable("SLURM_CONF") {
+            Some(set) => PathBuf::from(set),
+            None if second.exists() && !first.exists() => second.clone(),
+            None => first.clone(),
         };
         Self {
-            is_usual,
+            is_usual: [first, second].contains(&slurm_conf),
             ..Self::at(&slurm_conf)
         }
     }

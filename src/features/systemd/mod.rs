@@ -274,10 +274,13 @@ fn install_units(
         // All or none: a part of a package would go with it.
         let same: Option<Vec<PathBuf>> =
             units.iter().map(|unit| files.same_packaged(unit)).collect();
-        for path in same.iter().flatten() {
-            note_written(false, path);
+        if let Some(same) = same {
+            for path in &same {
+                note_written(false, path);
+            }
+            continue;
         }
-        for unit in units.iter().filter(|_| same.is_none()) {
+        for unit in units {
             let file = files.unit(unit.name);
             let is_new = file.write(&unit.text).context("cannot write the unit")?;
             note_written(is_new, &file.path());
@@ -350,7 +353,7 @@ fn note_written(is_new: bool, path: &Path) {
     }
 }
 
-/// Without systemd, as while the image of a machine is made, nothing has to read the files anew.
+/// Without systemd, as while the image of a machine is made, no program has to read the files again.
 fn ignore_missing_systemd(result: Result<(), ToolError>) -> Result<()> {
     match result {
         Err(ToolError::NoSystemd(_)) => Ok(()),

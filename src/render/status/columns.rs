@@ -270,11 +270,11 @@ fn format_setting(device: &Device, name: &str, unit: &str) -> Option<String> {
     let key = KEYS.iter().find(|key| key.name == name)?;
     let settings = &served.record.settings;
     let set = format!("{}{unit}", (key.show)(settings));
-    let reported = served
+    let Some(reported) = served
         .answered
         .as_ref()
-        .filter(|reported| reported.has_answer(key));
-    let Some(reported) = reported else {
+        .filter(|reported| reported.has_answer(key))
+    else {
         return Some(format!("({set})"));
     };
     Some(match reported.differing_value(key, settings) {

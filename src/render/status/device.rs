@@ -80,8 +80,13 @@ impl Status {
             let Some(served) = &device.served else {
                 continue;
             };
-            let listed = served.clients.as_slice().iter();
-            clients.extend(listed.map(|client| ClientDocument::from_client(served, client)));
+            clients.extend(
+                served
+                    .clients
+                    .as_slice()
+                    .iter()
+                    .map(|client| ClientDocument::from_client(served, client)),
+            );
             waiting.extend(served.waiting.iter().map(|client| WaitingDocument {
                 device: device.name.clone(),
                 client: client.clone(),
@@ -173,8 +178,7 @@ impl DeviceStatus {
             device.memory(),
         );
         let servers = alive.filter(|served| known.is_some() || served.state == DaemonState::Busy);
-        let record = served.map(|served| &served.record);
-        let settings = record.map(|record| &record.settings);
+        let settings = served.map(|served| &served.record.settings);
         let pipe = served.map(|served| served.run_dir.pipe_dir(&served.record.uuid));
         Self {
             device: DeviceDocument::from_device(device),
@@ -203,7 +207,7 @@ impl DeviceStatus {
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             client_priority: settings.map(|settings| settings.client_priority.to_string()),
             cpus: settings.and_then(|settings| Some(settings.cpus.as_ref()?.to_string())),
-            set_by_hand: record.map(|record| record.by_hand.clone()),
+            set_by_hand: served.map(|served| served.record.by_hand.clone()),
             problem: served.and_then(|served| Some(served.state.reason()?.to_owned())),
             memory_used_bytes: memory.map(|memory| memory.used),
             utilization_percent: node.gpu_utilization(device),

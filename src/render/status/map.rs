@@ -236,7 +236,7 @@ fn render_list(node: &Node, devices: &[&Device], width: usize) -> String {
 pub(super) const MARK_WIDTH: usize = 2;
 
 /// Finds the lines that were not shown the last time. A changed line is marked with a character, so that it can be seen
-/// without colours.
+/// without colors.
 #[derive(Clone, Debug, Default)]
 pub(in crate::render) struct Marks {
     before: Option<BTreeSet<String>>,

@@ -97,8 +97,9 @@ pub(super) fn render(
                 let titles =
                     parts.add_table(columns::device_table(node, &shown, columns), "--columns");
                 // A program reads the columns that it has named, and a change has just read back what it shows.
-                let legend = columns::table_legend(&shown, &titles).filter(|_| profile.is_some());
-                if let Some(legend) = legend {
+                if profile.is_some()
+                    && let Some(legend) = columns::table_legend(&shown, &titles)
+                {
                     parts.add_legend(&legend);
                 }
             }

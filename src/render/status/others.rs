@@ -24,14 +24,16 @@ fn format_workload(of: Option<&Workload>) -> String {
 
 /// Returns the table of clients and waiting programs, with notes where there are any.
 pub(super) fn client_table(devices: &[&Device]) -> Table {
-    let mut served = devices.iter().filter_map(|device| device.served.as_ref());
-    let has_notes = served.any(|served| {
-        served
-            .clients
-            .as_slice()
-            .iter()
-            .any(|client| !note(served, client).is_empty())
-    });
+    let has_notes = devices
+        .iter()
+        .filter_map(|device| device.served.as_ref())
+        .any(|served| {
+            served
+                .clients
+                .as_slice()
+                .iter()
+                .any(|client| !note(served, client).is_empty())
+        });
     let mut columns = vec![
         Column::left_aligned("CLIENT OF", 0),
         Column::right_aligned("PID", 0),
@@ -209,21 +211,24 @@ fn format_variable(variable: &Variable, unset: &str) -> String {
 /// Says in one line how many of these devices, or of all, are ready after a change.
 pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
     let devices = node.devices_to_show(devices);
-    let served = devices.iter().filter(|device| device.served.is_some());
-    let is_one_served = served.clone().next().is_some();
+    let served: Vec<_> = devices
+        .iter()
+        .filter(|device| device.served.is_some())
+        .collect();
+    let is_one_served = !served.is_empty();
     let gpus: BTreeSet<u32> = devices
         .iter()
         .filter(|device| device.served.is_some() == is_one_served)
         .filter_map(|device| Some(node.gpu_with_uuid(&device.key.gpu)?.index))
         .collect();
     // A lazy daemon starts its server for the first client.
-    let ready = served.clone().filter(|device| {
+    let ready = served.iter().filter(|device| {
         matches!(
             node.state_of(device),
             DeviceState::Ready | DeviceState::NoServerYet
         )
     });
-    let (served, ready) = (served.count(), ready.count());
+    let (served, ready) = (served.len(), ready.count());
     let (gpus, took) = (format_count(gpus.len(), "GPU"), format_time_taken(took));
     match (devices.len(), served, ready) {
         (0, ..) => format!("Done in {took}"),

@@ -54,11 +54,12 @@ pub(super) fn describe_profile(node: &Node, ago: fn(Timestamp) -> String) -> Opt
         Applied::NotRead => return None,
         Applied::Nothing if node.devices.is_empty() => return None,
         Applied::Nothing => return Some("no profile is recorded".to_owned()),
-        Applied::Unreadable { why, remedy } => {
-            let remedy = remedy
+        Applied::Unreadable(problem) => {
+            let hint = problem
+                .hint
                 .as_ref()
-                .map_or_else(String::new, |remedy| format!("; {remedy}"));
-            return Some(format!("the applied profile is unknown: {why}{remedy}"));
+                .map_or_else(String::new, |hint| format!("; {hint}"));
+            return Some(format!("the applied profile is unknown: {problem}{hint}"));
         }
         Applied::Known {
             profile,

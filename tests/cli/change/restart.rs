@@ -340,7 +340,7 @@ fn a_start_that_fails_is_rolled_back() {
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
     GPU 0: undoing what was done
-    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it printed nothing
     what had been done before was undone (1 step)
     hint: mig-mps doctor finds known causes; the whole logs are in /tmp/…/log/GPU-…
     ");

@@ -341,7 +341,7 @@ fn distribute_jobs<'a>(
 /// Explains that the memory asked for is a profile's by its name, and not what its devices have:
 /// `2g.20gb has 19.5 GiB: ask for 19G`.
 fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> {
-    let profile = supply
+    let largest = supply
         .groups
         .iter()
         .flat_map(|supply| &supply.group.profiles)
@@ -350,7 +350,7 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
             profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
         })
         .max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
-    let (name, has) = (&profile.name, profile.memory_mib);
+    let (name, has) = (&largest.name, largest.memory_mib);
     Some(format!(
         "{name} has {} GiB: ask for {}G",
         gib_at_most(has),

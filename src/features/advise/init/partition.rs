@@ -85,7 +85,7 @@ fn partition_score(partition: &Partition<'_>) -> impl Ord + use<> {
     )
 }
 
-/// Returns the number of different sizes. The largest come first, so that equal ones are neighbours.
+/// Returns the number of different sizes. The largest come first, so that equal ones are neighbors.
 fn distinct_sizes(partition: &Partition<'_>) -> u32 {
     let sizes = partition
         .counts

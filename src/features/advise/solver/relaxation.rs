@@ -299,9 +299,10 @@ struct LinearProgram {
 
 impl Bounds {
     fn from_limits(problem: &PackingProblem, limits: &CountLimits) -> Self {
-        let demands = problem.demands.iter();
         let mut bounds = Self {
-            loads: demands
+            loads: problem
+                .demands
+                .iter()
                 .map(|demand| vec![UNLIMITED; demand.offers.len()])
                 .collect(),
             activities: BTreeMap::new(),

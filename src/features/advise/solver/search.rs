@@ -29,7 +29,7 @@ type FilledGpus = Vec<(usize, Vec<FilledDevice>)>;
 /// GPUs with devices, on which everything wanted runs.
 #[derive(Clone, Debug)]
 pub struct Solution {
-    /// In order, so that those that are alike are neighbours.
+    /// In order, so that those that are alike are neighbors.
     pub gpus: FilledGpus,
     pub slices: u32,
     /// The largest free block on one of these GPUs.
@@ -207,9 +207,12 @@ impl<'a> BranchAndBound<'a> {
         let mut limits = CountLimits::new();
         loop {
             let relaxed = self.relaxation.solve(goal, &limits);
+            if !relaxed.is_met {
+                return None;
+            }
             let mut parts = self.fractional_counts(&relaxed);
-            if !relaxed.is_met || parts.is_empty() {
-                return self.fill_gpus(&relaxed).filter(|_| relaxed.is_met);
+            if parts.is_empty() {
+                return self.fill_gpus(&relaxed);
             }
             parts.sort_by(|(_, one), (_, other)| {
                 fractional_part(*other).total_cmp(&fractional_part(*one))
@@ -251,11 +254,13 @@ impl<'a> BranchAndBound<'a> {
             *is_complete = false;
             return None;
         }
-        let parts = self.fractional_counts(&relaxed).into_iter();
         // The one that lacks least to the next whole number.
-        let next = parts.max_by(|(_, one), (_, other)| {
-            fractional_part(*one).total_cmp(&fractional_part(*other))
-        });
+        let next = self
+            .fractional_counts(&relaxed)
+            .into_iter()
+            .max_by(|(_, one), (_, other)| {
+                fractional_part(*one).total_cmp(&fractional_part(*other))
+            });
         let Some((counted, number)) = next else {
             // Where prices are not exact, it may cost more.
             let gpus = self
@@ -437,9 +442,10 @@ impl<'a> BranchAndBound<'a> {
             for device in devices {
                 counts[device.size] += 1;
             }
-            let mut layouts = self.problem.layouts.iter();
             Some(
-                layouts
+                self.problem
+                    .layouts
+                    .iter()
                     .find(|layout| layout.group == *group && layout.counts == counts)?
                     .free,
             )
