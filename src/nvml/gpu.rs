@@ -150,20 +150,28 @@ impl GpuHandle {
     /// True if the MIG mode changes without a reset, as on Hopper and later GPUs (MIG user guide). False if the driver
     /// does not say so of this GPU.
     pub fn changes_without_reset(&self) -> Result<bool, NvmlError> {
-        Ok(self.field_value(FIELD_RESETLESS)? == Some(1))
+        Ok(self.field_values([FIELD_RESETLESS])? == [Some(1)])
     }
 
-    /// Returns the value of a field; `None` if the driver or the GPU does not have it, or if it is no such number.
-    pub(super) fn field_value(&self, id: u32) -> Result<Option<u32>, NvmlError> {
+    /// Returns the values of fields in one call; `None` for a field that the driver or the GPU does not have, and for a value
+    /// that is no such number.
+    pub(super) fn field_values<const N: usize>(
+        &self,
+        ids: [u32; N],
+    ) -> Result<[Option<u32>; N], NvmlError> {
         let call = "nvmlDeviceGetFieldValues";
-        let samples = self.call_wrapper(call, |device| device.field_values_for(&[FieldId(id)]))?;
-        let sample = samples.into_iter().flatten().next();
-        Ok(match sample.and_then(|sample| sample.value.ok()) {
-            Some(SampleValue::U32(value)) => Some(value),
-            Some(SampleValue::U64(value)) => value.try_into().ok(),
-            Some(SampleValue::I64(value)) => value.try_into().ok(),
-            Some(SampleValue::F64(_)) | None => None,
-        })
+        let samples =
+            self.call_wrapper(call, |device| device.field_values_for(&ids.map(FieldId)))?;
+        let mut values = [None; N];
+        for (value, sample) in values.iter_mut().zip(samples) {
+            *value = match sample.and_then(|sample| sample.value) {
+                Ok(SampleValue::U32(value)) => Some(value),
+                Ok(SampleValue::U64(value)) => value.try_into().ok(),
+                Ok(SampleValue::I64(value)) => value.try_into().ok(),
+                Ok(SampleValue::F64(_)) | Err(_) => None,
+            };
+        }
+        Ok(values)
     }
 
     /// Returns the MIG mode; `None` for a GPU without MIG.
