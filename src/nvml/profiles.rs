@@ -43,16 +43,19 @@ impl GpuHandle {
         if let Some(offers) = lock(&OFFER_CACHE).get(&key) {
             return Ok(offers.clone());
         }
-        let mut offers: Vec<GpuInstanceProfile> = query_by_number(MAX_PROFILES, |query| {
-            let mut profile = self.bare_profile(ProfileEnum(query))?;
+        let mut offers = self.profiles_without_placements()?;
+        for profile in &mut offers {
             profile.placements = self.possible_placements(profile.id)?;
             profile.most = max_instances(&profile.placements, profile.most);
-            Ok(profile)
-        })
-        .collect::<Result<_, _>>()?;
+        }
         offers.sort_by_key(|profile| (profile.slices, profile.memory_mib, profile.id));
         lock(&OFFER_CACHE).insert(key, offers.clone());
         Ok(offers)
+    }
+
+    /// Returns the profiles that the GPU offers, without the placements, which take as long again.
+    pub fn profiles_without_placements(&self) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
+        query_by_number(MAX_PROFILES, |query| self.bare_profile(ProfileEnum(query))).collect()
     }
 
     /// Returns how many more instances of this profile fit now. Driver 535 answers only while MIG is on.
@@ -99,23 +102,23 @@ impl GpuHandle {
 
     /// Returns the possible placements of a profile, or none if the driver shows them only to root.
     fn possible_placements(&self, profile: ProfileId) -> Result<Vec<Placement>, NvmlError> {
-        let nowhere = std::ptr::null_mut();
-        let count =
-            match get!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(profile.0, nowhere)) {
-                Err(error) if error.code() == Some(Code::NO_PERMISSION) => return Ok(Vec::new()),
-                counted => counted?,
-            };
-        let room = count as usize;
-        let found = list!(
+        let found = match list!(
             self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(profile.0),
-            room
-        )?;
+            MAX_PLACEMENTS
+        ) {
+            Err(error) if error.code() == Some(Code::NO_PERMISSION) => return Ok(Vec::new()),
+            found => found?,
+        };
         Ok(found
             .into_iter()
             .map(|place| Placement::new(place.start, place.size))
             .collect())
     }
 }
+
+/// More placements than a profile has, so that one call reads them: each begins at another unit of the GPU, of which none has
+/// more than 12.
+const MAX_PLACEMENTS: usize = 128;
 
 /// Returns how many instances fit at once: as many as have separate placements, but no more than the driver reports. It
 /// reports 1 for `+me`, which has seven placements but can exist only once, and too many for some profiles of an A30

@@ -121,7 +121,7 @@ fn read_with_retries(
 
 fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, NvmlError> {
     let (handle, mut gpu) = read_gpu(session, detail, index)?;
-    read_facts(session, &handle, detail, &mut gpu)?;
+    read_facts(&handle, detail, &mut gpu)?;
     let mut processes = ProcessLists::new();
     let mut unseen = Vec::new();
     if let Some(why) = gpu.hidden.clone() {
@@ -160,35 +160,29 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
 }
 
 /// Reads the facts about a GPU that not everybody asks for.
-fn read_facts(
-    session: &Session,
-    handle: &GpuHandle,
-    detail: Detail,
-    gpu: &mut Gpu,
-) -> Result<(), NvmlError> {
+fn read_facts(handle: &GpuHandle, detail: Detail, gpu: &mut Gpu) -> Result<(), NvmlError> {
     let is_pending = gpu.mig.is_some_and(|mode| mode.current != mode.pending);
     if (detail.all_instances || detail.facts || is_pending) && gpu.mig.is_some() {
         gpu.resetless = handle.changes_without_reset().ok();
     }
     gpu.health = detail.health.then(|| handle.query_health());
-    if detail.facts && gpu.mig.is_some() {
-        gpu.offered_names = match handle.offered_profiles(&session.read_gpu(gpu.index)?) {
-            Err(error) if error.may_be_gone() || !error.concerns_subject() => return Err(error),
-            offers => {
-                Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()))
-            }
-        };
-    }
     if detail.facts {
         gpu.capability = handle.compute_capability().ok();
         gpu.is_persistent = handle.is_persistent().ok();
-        if gpu.in_mig_mode() {
-            let offers = handle.offered_profiles(&session.read_gpu(gpu.index)?);
-            gpu.all_instances = match offers.and_then(|offers| handle.gpu_instances(&offers)) {
+    }
+    if detail.facts && gpu.mig.is_some() {
+        let offers = match handle.profiles_without_placements() {
+            Err(error) if error.may_be_gone() || !error.concerns_subject() => return Err(error),
+            offers => offers,
+        };
+        if let (true, Ok(offers)) = (gpu.in_mig_mode(), &offers) {
+            gpu.all_instances = match handle.gpu_instances(offers) {
                 Err(error) if error.may_be_gone() => return Err(error),
                 instances => instances.ok(),
             };
         }
+        gpu.offered_names =
+            Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()));
     }
     let mut instances = gpu
         .instances
@@ -217,7 +211,12 @@ fn read_gpu(session: &Session, detail: Detail, index: u32) -> Result<(GpuHandle,
     let mut gpu = Gpu::new(reading, offers);
     if detail.free {
         for profile in &mut gpu.profiles {
-            profile.free = handle.remaining_capacity(profile.id);
+            profile.free = if in_mig_mode {
+                handle.remaining_capacity(profile.id)
+            } else {
+                // There is no instance that takes any of it.
+                Some(profile.most)
+            };
         }
     }
     if !in_mig_mode {
