@@ -76,7 +76,7 @@ fn processes_of_others_are_told_apart_by_their_names() {
         ("list", 1, 0),
         // What has a GPU open may keep its MIG mode from changing.
         ("plan PROFILE", 1, 1),
-        ("up PROFILE --yes", 4, 5),
+        ("up PROFILE --yes", 4, 3),
         ("status", 1, 0),
         ("metrics", 1, 0),
         ("heal", 1, 0),

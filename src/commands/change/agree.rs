@@ -56,9 +56,9 @@ impl ChangeRun<'_> {
         if let Some(consent) = self.consent_needed(&shown.plan) {
             let plan = &shown.plan;
             let waits = consequences::render_waits(plan, self.drain.remaining_time());
-            let (allowed, held) = (self.options.allowed, self.find_held_gpus(&shown));
+            let (allowed, held) = (self.options.allowed, self.held_gpus(&shown));
             if self.change.needs_consent(plan)
-                && !obtain_consent(plan, allowed, &held, consent, &waits)?
+                && !obtain_consent(plan, allowed, held, consent, &waits)?
             {
                 let what = "Nothing was changed.";
                 return Err(declined_by_user(ExitStatus::Refused, what));
@@ -100,7 +100,7 @@ impl ChangeRun<'_> {
             }
             planned => planned?,
         };
-        let now = Planned { node, plan };
+        let now = Planned::new(node, plan);
         match now.plan.permit(IN_USE_HINT) {
             // A client came in between: there may be time left for it.
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
@@ -188,7 +188,7 @@ impl ChangeRun<'_> {
         // They may be what another change has started meanwhile.
         let node = self.observe_node()?;
         let plan = self.make_plan(&node)?;
-        let now = Planned { node, plan };
+        let now = Planned::new(node, plan);
         if !now.plan.does_the_same_as(&planned.plan) {
             self.show_new_plan(&now)?;
         } else if !self.may_leave_out() {
@@ -199,8 +199,11 @@ impl ChangeRun<'_> {
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, planned: &Planned) -> Result<()> {
-        let held = self.find_held_gpus(planned);
-        if !held.iter().any(|held| held.is_in_the_way) {
+        if !self
+            .held_gpus(planned)
+            .iter()
+            .any(|held| held.is_in_the_way)
+        {
             return Ok(());
         }
         let environment = self.options.environment;

@@ -94,12 +94,12 @@ impl ChangeRun<'_> {
         } else {
             Plan::default()
         };
-        Ok(Planned { node, plan })
+        Ok(Planned::new(node, plan))
     }
 
     /// Applies the plan. Returns the failures of a change that nobody watches, or that goes on with other GPUs.
     fn apply_plan(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
-        let Planned { node, plan } = planned;
+        let Planned { node, plan, .. } = planned;
         if plan.is_empty() {
             return Ok(None);
         }

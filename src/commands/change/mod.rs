@@ -4,6 +4,7 @@
 mod agree;
 mod carry_out;
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
@@ -158,12 +159,12 @@ impl<'a> ChangeOptions<'a> {
         }
         run.show_plan(&first)?;
         if consent.dry_run {
-            let held = run.find_held_gpus(&first);
+            let held = run.held_gpus(&first);
             if consent.json {
-                print_json(&ChangeDocument::from_plan(&first.plan, &held))?;
+                print_json(&ChangeDocument::from_plan(&first.plan, held))?;
             } else {
                 let on_failure = run.options.on_failure;
-                print(&consequences::render(&first.plan, &held, on_failure))?;
+                print(&consequences::render(&first.plan, held, on_failure))?;
             }
             return Ok(None);
         }
@@ -176,6 +177,18 @@ impl<'a> ChangeOptions<'a> {
 struct Planned {
     node: Node,
     plan: Plan,
+    /// Those who held GPUs when it was first asked. To find them, the open files of every process are read.
+    held: OnceCell<Vec<HeldGpus>>,
+}
+
+impl Planned {
+    fn new(node: Node, plan: Plan) -> Self {
+        Self {
+            node,
+            plan,
+            held: OnceCell::new(),
+        }
+    }
 }
 
 struct ChangeRun<'a> {
@@ -286,12 +299,13 @@ impl ChangeRun<'_> {
         let node = self.first_snapshot()?;
         match self.make_plan(&node) {
             Ok(plan) => {
-                let mut first = Planned { node, plan };
+                let mut first = Planned::new(node, plan);
                 // Holders may end before a change, and where the plan is only shown nobody waits for them.
                 if self.options.consent.dry_run {
-                    let held = self.find_held_gpus(&first);
-                    if self.leave_out(|left_out| left_out.add_held(&held)) {
-                        first.plan = self.make_plan(&first.node)?;
+                    let held = self.held_gpus(&first);
+                    if self.leave_out(|left_out| left_out.add_held(held)) {
+                        let plan = self.make_plan(&first.node)?;
+                        first = Planned::new(first.node, plan);
                     }
                 }
                 Ok(first)
@@ -312,7 +326,7 @@ impl ChangeRun<'_> {
         wait_for_clients(until, || {
             let node = self.observe_node()?;
             let planned = plan(self, &node);
-            Ok(planned.map(|plan| Planned { node, plan }))
+            Ok(planned.map(|plan| Planned::new(node, plan)))
         })
     }
 
@@ -333,7 +347,7 @@ impl ChangeRun<'_> {
             print(&render::plan::render(&shown.plan))?;
             if !consent.dry_run {
                 // Those that are in the way are waited for, and named then.
-                let mut held = self.find_held_gpus(shown);
+                let mut held = self.held_gpus(shown).to_vec();
                 held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
                 print(&consequences::render_held(&held, self.options.on_failure))?;
             }
@@ -343,8 +357,13 @@ impl ChangeRun<'_> {
 
     /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
     fn find_held_gpus(&self, planned: &Planned) -> Vec<HeldGpus> {
-        let (options, Planned { node, plan }) = (&self.options, planned);
+        let (options, Planned { node, plan, .. }) = (&self.options, planned);
         let (allowed, on_failure) = (options.allowed, options.on_failure);
         apply::find_held_gpus(options.environment, node, plan, allowed, on_failure)
+    }
+
+    /// Returns those who held these GPUs soon after the snapshot.
+    fn held_gpus<'p>(&self, planned: &'p Planned) -> &'p [HeldGpus] {
+        planned.held.get_or_init(|| self.find_held_gpus(planned))
     }
 }
