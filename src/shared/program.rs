@@ -98,11 +98,10 @@ pub fn end_processes(running: impl Fn() -> Vec<ProcessHandle>) {
 /// Returns the processes that come from this one.
 pub fn open_descendants(host: &Host) -> Vec<ProcessHandle> {
     let table = host.read_processes().unwrap_or_default();
-    let started = table
+    table
         .descendants(Pid(std::process::id()))
         .into_iter()
-        .filter_map(|pid| table.get(pid));
-    started
+        .filter_map(|pid| table.get(pid))
         .filter_map(|process| host.open_process(process.pid, process.started).ok()?)
         .collect()
 }

@@ -176,8 +176,8 @@ impl<'a> Probe<'a> {
 
     /// Returns the server processes of the daemon.
     pub(super) fn server_processes(&self) -> Vec<&'a Process> {
-        let daemon = self.daemon_process().into_iter();
-        daemon
+        self.daemon_process()
+            .into_iter()
             .flat_map(|daemon| servers_of(self.context.table, daemon))
             .collect()
     }
@@ -216,8 +216,9 @@ impl<'a> Probe<'a> {
 
     /// Returns NVML's lists of clients and of processes that compute.
     pub(super) fn process_usages(&self) -> impl Iterator<Item = &'a Usage> {
-        let processes = self.processes.into_iter();
-        processes.flat_map(|processes| processes.clients.iter().chain(&processes.compute))
+        self.processes
+            .into_iter()
+            .flat_map(|processes| processes.clients.iter().chain(&processes.compute))
     }
 
     /// True if the daemon may open no more files: it accepts no connection, and its log fills with the attempts.

@@ -65,8 +65,10 @@ fn find_suspects(
     table: &ProcessTable,
     device: &Device,
 ) -> Vec<(Pid, Option<Process>)> {
-    let pids = device.processes_outside_mps().into_iter();
-    pids.map(|pid| (pid, host.find_process(pid)))
+    device
+        .processes_outside_mps()
+        .into_iter()
+        .map(|pid| (pid, host.find_process(pid)))
         .filter(|(_, process)| {
             !process
                 .as_ref()
