@@ -6,7 +6,7 @@ mod keeper;
 mod notes;
 mod obstacle;
 mod private;
-mod private_directory;
+mod private_daemon;
 mod visible;
 
 use std::ffi::OsString;
@@ -42,7 +42,7 @@ use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use notes::{note_choice, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
 use private::PrivateDevice;
-use private_directory::parent_directories;
+use private_daemon::parent_directories;
 use visible::visible_devices;
 
 pub use keeper::KeepArgs;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::keeper::{KeeperAnswer, peer_credentials};
-use super::private_directory::{end_leftover, end_processes};
+use super::private_daemon::{end_leftover, end_processes};
 use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{

@@ -1,4 +1,4 @@
-//! The directory of a private daemon: its place, its mark, and the end of the daemon in it.
+//! A private daemon: the place and the mark of its directory, its start, and its end.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ use crate::host::{
     Directory, Environment, FileError, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
     use_service_limits,
 };
-use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR, MpsProcesses};
+use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
 use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
 use crate::plan::{self, Destroy, DownRequest, Plan};
 use crate::render::{ProgressForm, start_progress};
@@ -209,8 +209,7 @@ pub(super) fn end_processes(environment: &Environment, directory: &Path, device:
         directory.join("log"),
     );
     let host = &environment.host;
-    let processes = MpsProcesses::read(host).unwrap_or_default();
-    let _ = daemon.end_unrecorded(host, &processes, caller(), false);
+    let _ = daemon.end_unrecorded(host, caller(), false);
 }
 
 /// Ends the daemons that killed processes of this user have left in private directories, and removes these.
