@@ -159,12 +159,7 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
     }
     // An interrupted start may have left a daemon that it did not record.
     let spares_clients = patience == ClientPolicy::Idle;
-    Ok(daemon.end_unrecorded(
-        host,
-        &run.mps_processes,
-        daemon_user(record),
-        spares_clients,
-    )?)
+    Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
 }
 
 /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.

@@ -9,7 +9,7 @@ use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, s
 use super::gpu_state::{ChangingGpu, History};
 use super::start_check::{access_of, launch_request, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProgram, StopMethod};
+use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProcesses, MpsProgram, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
@@ -133,9 +133,19 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         (&record.key.gpu, &record.uuid),
     )?;
     run.run_dir.write_record(record)?;
-    let launched = ensure_compute_mode(run, record).and_then(|()| {
-        Ok(daemon.launch(&run.context.environment.host, &run.mps_processes, &launch)?)
-    });
+    let host = &run.context.environment.host;
+    // A change that was killed may still be starting the daemon of this record.
+    let may_be_starting = run
+        .find_served(&record.uuid)
+        .is_some_and(|served| served.record.daemon.is_none());
+    let now = if may_be_starting {
+        Some(MpsProcesses::read(host)?)
+    } else {
+        None
+    };
+    let processes = now.as_ref().unwrap_or(&run.mps_processes);
+    let launched = ensure_compute_mode(run, record)
+        .and_then(|()| Ok(daemon.launch(host, processes, &launch)?));
     let launched = match launched {
         Ok(launched) => launched,
         // The record of a process that the kernel cannot end stays.

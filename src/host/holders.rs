@@ -1,8 +1,7 @@
 //! Processes that have a GPU's device node open.
 
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
@@ -153,14 +152,22 @@ enum OpenNodes {
     Hidden,
 }
 
-/// Finds the nodes that a process has open. Returns `None` if it has none, which a kernel thread never has.
+/// Finds the nodes that a process has open. Returns `None` if it has none of them, and for a kernel thread.
 fn find_open_nodes(proc: &Path, pid: Pid, nodes: &[DeviceNode]) -> FileResult<Option<OpenNodes>> {
     let open = match read_open_nodes(&proc.join(pid.to_string()), nodes) {
         Ok(open) if !open.contains(&true) => return Ok(None),
         Err(error) if is_process_gone(&error) => return Ok(None),
         open => open,
     };
-    let process = Process::from_proc(proc, pid)?.filter(|process| !process.is_kernel);
+    let process = match Process::from_proc(proc, pid) {
+        // Its files may be open, whatever it is.
+        Err(error)
+            if error.kind() != io::ErrorKind::PermissionDenied && !is_process_gone(&error) =>
+        {
+            return Ok(Some(OpenNodes::Hidden));
+        }
+        process => process?.filter(|process| !process.is_kernel),
+    };
     Ok(process.map(|process| match open {
         Ok(open) => OpenNodes::Seen(process, open),
         Err(_) => OpenNodes::Hidden,

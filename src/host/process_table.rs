@@ -69,7 +69,7 @@ impl ProcessTable {
 /// The longest name of a process, in bytes, with the end of its line (`TASK_COMM_LEN` of Linux).
 const MAX_NAME_BYTES: usize = 16;
 
-/// Reads the name of a process, which the kernel cuts to 15 bytes.
+/// Reads the name of a process.
 fn read_name(proc: &OwnedFd, pid: Pid) -> FileResult<Option<(Pid, String)>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = openat(proc, format!("{pid}/comm"), flags, Mode::empty())?;
@@ -79,10 +79,10 @@ fn read_name(proc: &OwnedFd, pid: Pid) -> FileResult<Option<(Pid, String)>> {
     Ok(Some((pid, name.trim_end_matches('\n').to_owned())))
 }
 
-/// The number of processes from which several CPUs read them: below it, starting a thread takes longer.
+/// From this number of processes on, several threads read them. For fewer, starting threads takes longer than it saves.
 const MANY_PROCESSES: usize = 512;
 
-/// The most CPUs that read processes.
+/// The most threads that read processes.
 const MAX_READERS: usize = 8;
 
 /// Reads something of each process. One that has exited, or that `/proc` hides, is left out.
@@ -129,7 +129,7 @@ impl Host {
         Ok(pids)
     }
 
-    /// Returns the names of all visible processes, which the kernel cuts to 15 bytes; those of zombies too.
+    /// Returns the names of all visible processes, zombies included. The kernel cuts the names of programs to 15 bytes.
     pub fn read_process_names(&self) -> FileResult<BTreeMap<Pid, String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = openat(CWD, self.root.join("proc"), flags, Mode::empty())?;
@@ -137,7 +137,21 @@ impl Host {
         Ok(names.into_iter().collect())
     }
 
-    /// Returns the visible processes whose names begin so.
+    /// Returns the running processes with a name, among the names that were read. The kernel cuts names to 15 bytes.
+    pub fn processes_named<'n>(
+        &'n self,
+        names: &'n BTreeMap<Pid, String>,
+        name: &'n str,
+    ) -> impl Iterator<Item = Process> + 'n {
+        let name = &name[..name.len().min(MAX_NAME_BYTES - 1)];
+        names
+            .iter()
+            .filter(move |(_, known)| *known == name)
+            // A zombie has a name, too.
+            .filter_map(|(pid, _)| self.find_process(*pid))
+    }
+
+    /// Returns the visible processes whose names begin with `start`.
     pub fn read_processes_named(&self, start: &str) -> FileResult<ProcessTable> {
         let mut names = self.read_process_names()?;
         names.retain(|_, name| name.starts_with(start));
@@ -183,6 +197,8 @@ impl Host {
 mod tests {
     use std::path::Path;
 
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]
@@ -191,5 +207,24 @@ mod tests {
         let me = table.get(Pid(std::process::id())).unwrap();
         assert_eq!(me.owner(), Some(super::super::caller()));
         assert!(me.age().unwrap() < std::time::Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn many_processes_are_read_in_order_and_errors_are_kept() {
+        let pids: Vec<Pid> = (1..=2000).map(Pid).collect();
+        let even = |pid: Pid| Ok(pid.0.is_multiple_of(2).then_some(pid));
+        let read = read_each(&pids, even).unwrap();
+        assert!(read.iter().copied().eq((2..=2000).step_by(2).map(Pid)));
+        let denied = |pid: Pid| match pid.0 {
+            1999 => Err(io::Error::from(io::ErrorKind::PermissionDenied).into()),
+            _ => Ok(Some(pid)),
+        };
+        assert_eq!(read_each(&pids, denied).unwrap().len(), 1999);
+        let failing = |pid: Pid| match pid.0 {
+            2000 => Err(Errno::MFILE.into()),
+            _ => Ok(Some(pid)),
+        };
+        assert!(read_each(&pids, failing).is_err());
+        assert!(read_each(&[], even).unwrap().is_empty());
     }
 }

@@ -100,9 +100,7 @@ impl Daemon {
     /// Ends the processes of a failed start, and adds that to its error.
     fn clean_up(&self, host: &Host, mut error: MpsError, in_the_way: Option<String>) -> MpsError {
         let found = self.count_processes(host, caller());
-        let ended = MpsProcesses::read(host)
-            .and_then(|processes| self.end_mps_processes(host, &processes, caller()));
-        let (found, unended, unknown) = match (found, ended) {
+        let (found, unended, unknown) = match (found, self.end_mps_processes(host, caller())) {
             (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };

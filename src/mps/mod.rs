@@ -22,7 +22,7 @@ pub use log::{
     LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, needs_rotation, rotate_logs,
 };
 pub use processes::{
-    LockHolder, MpsProcesses, MpsProgram, is_daemon, read_mps_processes, servers_of, uses_pipe_dir,
+    LockHolder, MpsProcesses, MpsProgram, is_daemon, read_mps_table, servers_of, uses_pipe_dir,
 };
 pub use session::{DaemonStatus, ServerState, ServerStatus, is_query};
 pub use stop::{ClientPolicy, StopMethod, pending_clients};

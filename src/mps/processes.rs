@@ -73,8 +73,8 @@ pub fn servers_of<'t>(
     table.children(daemon.pid).filter(|child| is_server(child))
 }
 
-/// Returns the MPS processes of a node.
-pub fn read_mps_processes(host: &Host) -> FileResult<ProcessTable> {
+/// Returns the table of the MPS processes of a node.
+pub fn read_mps_table(host: &Host) -> FileResult<ProcessTable> {
     host.read_processes_named(MPS_PROGRAM_PREFIX)
 }
 
@@ -82,26 +82,28 @@ pub fn read_mps_processes(host: &Host) -> FileResult<ProcessTable> {
 /// processes of the node finds those of all devices.
 #[derive(Debug, Default)]
 pub struct MpsProcesses {
-    by_pipe: BTreeMap<PathBuf, Vec<Process>>,
+    /// Those without a directory have none, or it could not be read: they may belong to any.
+    by_pipe: BTreeMap<Option<PathBuf>, Vec<Process>>,
 }
 
 impl MpsProcesses {
-    /// Reads them, as far as their environments are visible.
     pub fn read(host: &Host) -> FileResult<Self> {
-        let mut by_pipe: BTreeMap<PathBuf, Vec<Process>> = BTreeMap::new();
-        for process in read_mps_processes(host)?.iter() {
-            if let Some(pipe) = process.environment_bytes(PIPE_VARIABLE) {
-                by_pipe
-                    .entry(pipe.into())
-                    .or_default()
-                    .push(process.clone());
-            }
+        let mut by_pipe: BTreeMap<Option<PathBuf>, Vec<Process>> = BTreeMap::new();
+        for process in read_mps_table(host)?.iter() {
+            let pipe = process.environment_bytes(PIPE_VARIABLE);
+            by_pipe
+                .entry(pipe.map(PathBuf::from))
+                .or_default()
+                .push(process.clone());
         }
         Ok(Self { by_pipe })
     }
 
-    fn in_directory(&self, pipe: &Path) -> &[Process] {
-        self.by_pipe.get(pipe).map_or(&[], Vec::as_slice)
+    /// Returns the processes that may belong to a pipe directory.
+    fn candidates(&self, pipe: &Path) -> impl Iterator<Item = &Process> {
+        let here = self.by_pipe.get(&Some(pipe.to_owned()));
+        let anywhere = self.by_pipe.get(&None);
+        here.into_iter().chain(anywhere).flatten()
     }
 }
 
@@ -120,8 +122,17 @@ impl Daemon {
 
     /// Returns the daemons of this pipe directory that run as `owner`, among these processes and by the directory's lock.
     fn daemons_here(&self, host: &Host, processes: &MpsProcesses, owner: Uid) -> Vec<Process> {
-        let mut daemons = processes.in_directory(&self.pipe).to_vec();
-        // One that has started since they were read.
+        // Another process may have the pid of one that has ended since they were read.
+        let is_current = |process: &&Process| {
+            let now = host.find_process(process.pid);
+            now.is_some_and(|now| now.started == process.started)
+        };
+        let mut daemons: Vec<Process> = processes
+            .candidates(&self.pipe)
+            .filter(is_current)
+            .cloned()
+            .collect();
+        // One that has started since.
         if let LockHolder::Process(pid) = self.lock_holder()
             && daemons.iter().all(|known| known.pid != pid)
         {
@@ -137,8 +148,7 @@ impl Daemon {
         processes: &'p MpsProcesses,
     ) -> impl Iterator<Item = &'p Process> {
         processes
-            .in_directory(&self.pipe)
-            .iter()
+            .candidates(&self.pipe)
             .filter(|process| is_server(process) && uses_pipe_dir(process, &self.pipe))
     }
 
@@ -154,36 +164,28 @@ impl Daemon {
     pub fn end_unrecorded(
         &self,
         host: &Host,
-        processes: &MpsProcesses,
         owner: Uid,
         spares_clients: bool,
     ) -> Result<(), MpsError> {
         if spares_clients {
-            for daemon in self.daemons_here(host, processes, owner) {
+            for daemon in self.daemons_here(host, &MpsProcesses::read(host)?, owner) {
                 self.check_no_clients(host, &daemon)?;
             }
         }
-        self.check_all_ended(&self.end_mps_processes(host, processes, owner)?)
+        self.check_all_ended(&self.end_mps_processes(host, owner)?)
     }
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
-    pub(super) fn end_mps_processes(
-        &self,
-        host: &Host,
-        processes: &MpsProcesses,
-        owner: Uid,
-    ) -> FileResult<Vec<Pid>> {
-        let daemons = self.daemons_here(host, processes, owner);
+    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> FileResult<Vec<Pid>> {
+        let daemons = self.daemons_here(host, &MpsProcesses::read(host)?, owner);
         let mut unended = end_processes(&open_processes(host, &daemons)?);
-        // A daemon may have started a server until it ended.
-        let now = if daemons.is_empty() {
-            None
-        } else {
-            Some(MpsProcesses::read(host)?)
-        };
-        let servers = self.servers_here(now.as_ref().unwrap_or(processes));
-        unended.extend(end_processes(&open_processes(host, servers)?));
+        // Read again: a daemon may have started a server until it ended.
+        let now = MpsProcesses::read(host)?;
+        unended.extend(end_processes(&open_processes(
+            host,
+            self.servers_here(&now),
+        )?));
         Ok(unended)
     }
 
@@ -233,8 +235,8 @@ impl Daemon {
 
     /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
     pub(super) fn check_no_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
-        let family = host.process_family(daemon.pid)?;
-        let servers: Vec<Pid> = servers_of(&family, daemon)
+        let table = read_mps_table(host)?;
+        let servers: Vec<Pid> = servers_of(&table, daemon)
             .map(|server| server.pid)
             .collect();
         let status = match self.query_status(

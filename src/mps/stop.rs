@@ -102,7 +102,8 @@ impl Daemon {
             // No client has to be spared.
             Err(_) => String::new(),
         };
-        let servers = self.open_servers(host, processes, daemon.0)?;
+        // A server may have started, and its daemon ended, since the processes were read.
+        let servers = self.open_servers(host, &MpsProcesses::read(host)?, daemon.0)?;
         if patience == ClientPolicy::Idle && !servers.is_empty() {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.

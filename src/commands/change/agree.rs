@@ -43,14 +43,14 @@ impl ChangeRun<'_> {
     }
 
     /// Refuses a plan with clients in the way that cannot be waited for, and asks about the rest that it disrupts.
-    fn ask_for_consent(&mut self, shown: Planned) -> Result<ChangeStep> {
+    fn ask_for_consent(&mut self, mut shown: Planned) -> Result<ChangeStep> {
         if let Err(refusal) = shown.plan.permit(IN_USE_HINT)
             && !self.drain.can_wait_for(&refusal)
         {
             return Err(refusal.into());
         }
         self.prepare_for_daemons(&shown.plan)?;
-        if let Some(changed) = self.plan_around_holders(&shown)? {
+        if let Some(changed) = self.plan_around_holders(&mut shown)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if let Some(consent) = self.consent_needed(&shown.plan) {
@@ -96,17 +96,18 @@ impl ChangeRun<'_> {
         let node = self.observe_node()?;
         let plan = match self.make_plan(&node) {
             Err(refusal) if self.drain.can_wait_for(&refusal) => {
+                let agreed = Planned::new(agreed.node, agreed.plan);
                 return Ok(ChangeStep::Agree(agreed));
             }
             planned => planned?,
         };
-        let now = Planned::new(node, plan);
+        let mut now = Planned::new(node, plan);
         match now.plan.permit(IN_USE_HINT) {
             // A client came in between: there may be time left for it.
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
-        if let Some(changed) = self.plan_around_holders(&now)? {
+        if let Some(changed) = self.plan_around_holders(&mut now)? {
             return Ok(ChangeStep::Agree(changed));
         }
         if now.plan.does_the_same_as(&agreed.plan) {
@@ -177,7 +178,7 @@ impl ChangeRun<'_> {
 
     /// Waits for those who hold GPUs. Returns the node and the plan for it if that has changed meanwhile, or if GPUs that
     /// are held are left out.
-    fn plan_around_holders(&mut self, planned: &Planned) -> Result<Option<Planned>> {
+    fn plan_around_holders(&mut self, planned: &mut Planned) -> Result<Option<Planned>> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
@@ -198,7 +199,7 @@ impl ChangeRun<'_> {
     }
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
-    fn wait_for_holders(&self, planned: &Planned) -> Result<()> {
+    fn wait_for_holders(&self, planned: &mut Planned) -> Result<()> {
         if !self
             .held_gpus(planned)
             .iter()
@@ -212,6 +213,7 @@ impl ChangeRun<'_> {
             let find = || self.find_held_gpus(planned);
             apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;
+        planned.held.take();
         waited.map_err(|problem| Refusal::from(problem).into())
     }
 }

@@ -362,7 +362,7 @@ impl ChangeRun<'_> {
         apply::find_held_gpus(options.environment, node, plan, allowed, on_failure)
     }
 
-    /// Returns those who held these GPUs soon after the snapshot.
+    /// Returns those who held these GPUs when this was first asked of the plan.
     fn held_gpus<'p>(&self, planned: &'p Planned) -> &'p [HeldGpus] {
         planned.held.get_or_init(|| self.find_held_gpus(planned))
     }

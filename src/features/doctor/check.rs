@@ -134,10 +134,12 @@ impl<'a> Examined<'a> {
         self.node.control_program().branch
     }
 
-    /// True if a process with this name runs. The kernel cuts names to 15 bytes.
+    /// True if a process with this name runs.
     pub(super) fn runs_program(&self, program: &str) -> bool {
-        let name = &program[..program.len().min(15)];
-        self.process_names.values().any(|known| known == name)
+        let host = &self.environment.host;
+        host.processes_named(&self.process_names, program)
+            .next()
+            .is_some()
     }
 
     /// Returns what `status` has found of a fault.

@@ -265,11 +265,8 @@ const FEATURE_GATES: &str = "FEATURE_GATES";
 const FEATURE_GATES_OPTION: &str = "--feature-gates";
 
 fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let plugins = examined
-        .process_names
-        .iter()
-        .filter(|(_, name)| *name == DRA_PLUGIN)
-        .filter_map(|(pid, _)| examined.environment.host.find_process(*pid));
+    let host = &examined.environment.host;
+    let plugins = host.processes_named(&examined.process_names, DRA_PLUGIN);
     let mut findings = Vec::new();
     for process in plugins {
         let pid = process.pid;

@@ -191,8 +191,9 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     if args.drained {
         return Ok(());
     }
-    let names = environment.host.read_process_names().unwrap_or_default();
-    let runs = |program: &str| names.values().any(|name| name == program);
+    let host = &environment.host;
+    let names = host.read_process_names().unwrap_or_default();
+    let runs = |program: &str| host.processes_named(&names, program).next().is_some();
     let refused = |what: &str, hint: String| {
         let what = format!("{what} runs and could start programs on the GPUs meanwhile");
         Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))

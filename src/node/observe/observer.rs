@@ -12,7 +12,7 @@ use super::records::{node_from_records, read_records};
 use super::{idle_pods, outside_mps, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, FileError, Fingerprint, Holder};
-use crate::mps::read_mps_processes;
+use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -232,7 +232,7 @@ impl<'a> Observer<'a> {
             device.processes = processes.remove(&device.uuid);
         }
         // Read last, so that it has every server that NVML lists.
-        let table = read_mps_processes(&environment.host).map_err(ObserveError::Proc)?;
+        let table = read_mps_table(&environment.host).map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
         observe_daemons(environment, &table, detail, ANSWER_TIMEOUT, &mut node);
         find_access_faults(environment, &mut node);

@@ -68,7 +68,10 @@ fn find_suspects(
     device
         .processes_outside_mps()
         .into_iter()
-        .map(|pid| (pid, host.find_process(pid)))
+        .map(|pid| {
+            let process = table.get(pid).cloned();
+            (pid, process.or_else(|| host.find_process(pid)))
+        })
         .filter(|(_, process)| {
             !process
                 .as_ref()
@@ -135,7 +138,9 @@ fn is_main(host: &Host, process: &Process) -> bool {
     if process.parent != INIT_PID {
         return false;
     }
-    let table = host.read_processes().unwrap_or_default();
+    let Ok(table) = host.read_processes() else {
+        return false;
+    };
     let unit = Holder::from_process(process).unit;
     !table
         .children(INIT_PID)

@@ -159,7 +159,9 @@ fn has_company(host: &Host, supervisor: &Supervisor, daemon: &Process, node: &No
     ) {
         return false;
     }
-    let table = host.read_processes().unwrap_or_default();
+    let Ok(table) = host.read_processes() else {
+        return true;
+    };
     let parents = std::iter::successors(table.get(daemon.parent), |one| table.get(one.parent));
     let shells = parents.take_while(|one| SHELLS.contains(&one.name.as_str()));
     let shells: Vec<Pid> = shells.take(MAX_SHELLS).map(|one| one.pid).collect();
