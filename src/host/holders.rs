@@ -160,7 +160,7 @@ fn find_open_nodes(proc: &Path, pid: Pid, nodes: &[DeviceNode]) -> FileResult<Op
         open => open,
     };
     let process = match Process::from_proc(proc, pid) {
-        // Its files may be open, whatever it is.
+        // What cannot be read may hold the nodes.
         Err(error)
             if error.kind() != io::ErrorKind::PermissionDenied && !is_process_gone(&error) =>
         {

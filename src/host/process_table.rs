@@ -1,7 +1,7 @@
 //! The processes of a node at one moment.
 //!
-//! A node may run thousands of processes that have nothing to do with a GPU: the name of each is read first, which costs
-//! least, and the rest for few of them alone.
+//! A node may run thousands of processes that have nothing to do with a GPU. Their names are read first, which costs least;
+//! everything else is read of a few processes only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
@@ -163,8 +163,8 @@ impl Host {
         ProcessTable::from_pids(self, &self.list_pids()?)
     }
 
-    /// Returns a process and its children, as far as they are visible. Cheaper than [`read_processes`](Self::read_processes) where the
-    /// kernel lists children.
+    /// Returns a process and its children, as far as they are visible. Where the kernel lists children, this costs less than
+    /// [`read_processes`](Self::read_processes).
     pub fn process_family(&self, pid: Pid) -> FileResult<ProcessTable> {
         let mut family = vec![pid];
         let tasks = match fs::read_dir(self.root.join(format!("proc/{pid}/task"))) {

@@ -80,9 +80,9 @@ pub fn read_mps_table(host: &Host) -> FileResult<ProcessTable> {
 
 /// The MPS processes of a node at one moment, by the pipe directories with which they were started. One pass over the
 /// processes of the node finds those of all devices.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MpsProcesses {
-    /// Those without a directory have none, or it could not be read: they may belong to any.
+    /// The key is `None` for processes whose pipe directory is unset or could not be read: it may be any directory.
     by_pipe: BTreeMap<Option<PathBuf>, Vec<Process>>,
 }
 
@@ -132,7 +132,7 @@ impl Daemon {
             .filter(is_current)
             .cloned()
             .collect();
-        // One that has started since.
+        // A daemon that has started since then holds the lock.
         if let LockHolder::Process(pid) = self.lock_holder()
             && daemons.iter().all(|known| known.pid != pid)
         {

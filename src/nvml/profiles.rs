@@ -55,7 +55,7 @@ impl GpuHandle {
         Ok(offers)
     }
 
-    /// Returns the profiles that the GPU offers, without the placements, which take as long again.
+    /// Returns the profiles that the GPU offers, without their placements, each of which takes another call.
     pub fn profiles_without_placements(&self) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
         query_by_number(MAX_PROFILES, |query| self.bare_profile(ProfileEnum(query))).collect()
     }
@@ -118,8 +118,8 @@ impl GpuHandle {
     }
 }
 
-/// More placements than a profile has, so that one call reads them: each begins at another unit of the GPU, of which none has
-/// more than 12.
+/// More placements than any profile has, so that one call reads them: each begins at another unit of the GPU, and no GPU has
+/// more than 12 units.
 const MAX_PLACEMENTS: usize = 128;
 
 /// Returns how many instances fit at once: as many as have separate placements, but no more than the driver reports. It

@@ -34,8 +34,8 @@ fn opened(process: &Path, work: impl FnOnce()) -> BTreeMap<&'static str, usize> 
     counts
 }
 
-/// Runs commands on a node with so many GPUs of seven devices. Returns how often each opened which file of a process that is
-/// somebody else's.
+/// Runs commands on a node with this number of GPUs, each with seven devices. Returns how often each command opened which file
+/// of a process that has nothing to do with MPS.
 fn opened_by_commands(gpus: usize) -> Vec<(String, BTreeMap<&'static str, usize>)> {
     let sim = Sim::with("a100-80gb", gpus);
     let other = sim.node.node().show_crowd(1).unwrap().remove(0);

@@ -214,7 +214,7 @@ fn read_gpu(session: &Session, detail: Detail, index: u32) -> Result<(GpuHandle,
             profile.free = if in_mig_mode {
                 handle.remaining_capacity(profile.id)
             } else {
-                // There is no instance that takes any of it.
+                // With MIG mode off, the GPU has no instances.
                 Some(profile.most)
             };
         }
