@@ -259,8 +259,8 @@ fn what_is_left_of_a_run_ends_before_the_next_one() {
                   sh -c 'trap \"\" TERM; echo $$ >>$0; exec sleep 600' $0 >/dev/null 2>&1 & \
                   until [ -s $0 ]; do sleep 0.01; done; exit 0";
     // Several runs for each measurement.
-    let (_, pids) = pids_of(&sim, "0.3", script);
-    assert!(pids.len() >= 2, "{pids:?}");
+    let (json, pids) = pids_of(&sim, "0.3", script);
+    assert!(pids.len() >= 2, "{pids:?}\n{json:#}");
     assert!(!pids.iter().any(is_alive), "{pids:?}");
 }
 
