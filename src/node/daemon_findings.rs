@@ -30,7 +30,7 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
             format!("its daemon{pid} does not answer: {problem}"),
         )
         .with_remedy(replace_remedy(served)),
-        DaemonState::Stopped => {
+        DaemonState::Suspended => {
             let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
             Finding::fail("daemon-stopped", seen).with_remedy(replace_remedy(served))
         }
@@ -102,7 +102,7 @@ fn given_up_problem(served: &Served) -> Finding {
 pub fn replace_remedy(served: &Served) -> String {
     let name = &served.record.name;
     match (&served.state, served.record.daemon) {
-        (DaemonState::Stopped, Some(daemon)) => format!(
+        (DaemonState::Suspended, Some(daemon)) => format!(
             "`kill -CONT {}` resumes it, `mig-mps restart {name} --force` replaces it",
             daemon.pid
         ),

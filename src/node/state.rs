@@ -26,8 +26,8 @@ pub enum DaemonState {
     NotAsked(String),
     /// Every new client waits forever, for this reason.
     Hung(String),
-    /// A signal has stopped it.
-    Stopped,
+    /// A signal has suspended it.
+    Suspended,
     /// It runs, and does not answer, or not as it should: for this reason.
     NoAnswer(String),
     /// It runs, and its pipe directory is gone: no program can reach it.
@@ -43,7 +43,7 @@ impl DaemonState {
             Self::Dead => Some("its daemon has died"),
             Self::Orphan => Some("its pipe directory was removed"),
             Self::NoAnswer(_) => Some("its daemon does not answer"),
-            Self::Stopped => Some("its daemon is stopped by a signal"),
+            Self::Suspended => Some("its daemon is stopped by a signal"),
             Self::Hung(_) => Some("it hangs: every new client waits for ever"),
             Self::Ready
             | Self::NoServerYet
@@ -163,7 +163,7 @@ impl Node {
                 DaemonState::Busy => DeviceState::Busy,
                 DaemonState::Hidden | DaemonState::NotAsked(_) => DeviceState::Hidden,
                 DaemonState::Hung(_) => DeviceState::Hung,
-                DaemonState::NoAnswer(_) | DaemonState::Stopped => DeviceState::NoAnswer,
+                DaemonState::NoAnswer(_) | DaemonState::Suspended => DeviceState::NoAnswer,
                 DaemonState::Orphan => DeviceState::Orphan,
                 DaemonState::Dead => DeviceState::Dead,
             },

@@ -237,7 +237,7 @@ fn stop_method(served: &Served) -> StopMethod {
         _ if served.record.runs_as_its_user().is_some() => StopMethod::Signals,
         DaemonState::Hung(_) => StopMethod::Heal,
         // No session reaches it.
-        DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Stopped => {
+        DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Suspended => {
             StopMethod::Signals
         }
         _ => StopMethod::Session,

@@ -231,7 +231,7 @@ pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
         DaemonState::NoAnswer(_) => ("it does not answer", replacement_hint(served)),
-        DaemonState::Stopped => ("it is stopped by a signal", replacement_hint(served)),
+        DaemonState::Suspended => ("it is stopped by a signal", replacement_hint(served)),
         DaemonState::Hidden => (
             "it may not be asked",
             owner_hint("run this as its owner"),

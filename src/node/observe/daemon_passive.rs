@@ -126,7 +126,7 @@ impl ProbeContext<'_> {
             };
         }
         let state = if process.is_stopped {
-            DaemonState::Stopped
+            DaemonState::Suspended
         } else if record.finished {
             DaemonState::Hidden
         } else {
@@ -154,7 +154,7 @@ impl ProbeContext<'_> {
             LockHolder::Nobody => None,
         };
         match holder {
-            Some(holder) if holder.is_stopped => (DaemonState::Stopped, Some(holder.pid)),
+            Some(holder) if holder.is_stopped => (DaemonState::Suspended, Some(holder.pid)),
             Some(holder) => (DaemonState::Starting, Some(holder.pid)),
             None if served.record.finished => (DaemonState::Dead, None),
             None => (self.unfinished.clone(), None),

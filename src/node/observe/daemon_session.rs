@@ -66,7 +66,7 @@ pub(super) fn observe_daemons(
             .flat_map(|daemon| servers_of(table, daemon))
             .map(ServerProcess::from_process)
             .collect();
-        let may_answer = ![DaemonState::Orphan, DaemonState::Stopped].contains(&state);
+        let may_answer = ![DaemonState::Orphan, DaemonState::Suspended].contains(&state);
         served.state = state;
         let Some(daemon) = daemon.filter(|_| may_answer && detail.reads_processes()) else {
             continue;
