@@ -138,6 +138,7 @@ subcommands! {
         up Up commands::up UpArgs
         set Set commands::set SetArgs
         restart Restart commands::restart RestartArgs
+        start Start commands::start StartArgs
         heal Heal commands::heal HealArgs
         kill Kill commands::kill KillArgs
         down Down commands::down DownArgs
@@ -183,6 +184,7 @@ documents! {
     "up" "The output of up --json" schema_of::<ChangeDocument>;
     "set" "The output of set --json" schema_of::<ChangeDocument>;
     "restart" "The output of restart --json" schema_of::<ChangeDocument>;
+    "start" "The output of start --json" schema_of::<ChangeDocument>;
     "heal" "The output of heal --json" schema_of::<ChangeDocument>;
     "kill" "The output of kill --json" schema_of::<ChangeDocument>;
     "down" "The output of down --json" schema_of::<ChangeDocument>;
@@ -213,8 +215,8 @@ pub fn command() -> clap::Command {
         .collect();
     let mut program = Cli::command().after_long_help(format!(
         "{}\n\n{}",
-        help_section("Environment", &environment),
-        help_section("Exit status", &statuses)
+        render::help_section("Environment", &environment),
+        render::help_section("Exit status", &statuses)
     ));
     for command in program.get_subcommands_mut() {
         if let Some(topics) = topics_of(command.get_name()) {
@@ -254,16 +256,6 @@ pub fn command() -> clap::Command {
         .mut_subcommand("help", |help| {
             help.mut_arg("subject", |subject| subject.value_parser(subjects))
         })
-}
-
-/// Formats a part of the help: a line for each name, with its meaning.
-fn help_section(heading: &str, rows: &[(String, &str)]) -> String {
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|(name, meaning)| format!("  {name:width$}  {meaning}"))
-        .collect();
-    format!("{heading}:\n{}", lines.join("\n"))
 }
 
 /// The topics of the manual that a command's help refers to.

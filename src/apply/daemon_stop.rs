@@ -10,7 +10,7 @@ use crate::host::Uid;
 use crate::mps::{ClientPolicy, Daemon, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{EndStray, GpuPlan, Start, Stop};
-use crate::state::{DeviceRecord, is_disk_full};
+use crate::state::{DeviceRecord, StoppedDevice, is_disk_full};
 
 /// The way in which a daemon is stopped.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,12 @@ pub(super) fn stop_served_daemon(
         means: planned.means,
         keeps_record: successor.is_some(),
     };
+    if planned.keeps_device {
+        run.node_record.add_stopped(StoppedDevice {
+            record: served.record.clone(),
+            origin: run.journal.origin(run.context.environment),
+        })?;
+    }
     let mut ended = stop_daemon(run, &served.record, request);
     if successor.is_some_and(|start| start.name != served.record.name) {
         let unlinked = run.run_dir.remove_link(&served.record);

@@ -78,6 +78,7 @@ pub(super) fn start_daemon(
     let keeps_record = served.is_some();
     let cause = match bring_up(run, &mut record, keeps_record) {
         Ok(is_new) => {
+            run.node_record.forget_stopped(&record.key);
             if is_new {
                 history.record_start(record);
             }

@@ -12,7 +12,8 @@ use crate::failure::Problem;
 use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
 use crate::node::Node;
 use crate::state::{
-    DestroyedInstance, Journal, NodeFile, RecordedInstance, RunDir, Writer, is_disk_full,
+    DestroyedInstance, DeviceKey, Journal, NodeFile, Origin, RecordedInstance, RunDir,
+    StoppedDevice, Writer, is_disk_full,
 };
 
 /// The journal of a running change: written before its first step, removed at the end.
@@ -89,6 +90,16 @@ impl OpenJournal {
             }
         }
         self.tolerate_full_disk(self.run_dir.write_journal(&journal))
+    }
+
+    /// Returns the command of this change.
+    pub(super) fn origin(&self, environment: &Environment) -> Origin {
+        let journal = lock(&self.journal);
+        Origin {
+            command: journal.command.clone(),
+            by: environment.caller_name(),
+            since: journal.since,
+        }
     }
 
     /// Notes that a unit could not be stopped.
@@ -264,6 +275,7 @@ impl NodeRecord {
             file.created.clear();
             file.switched_on.clear();
             file.missing.clear();
+            file.stopped.clear();
         }
         boot_id.clone_into(&mut file.boot_id);
         Ok(Self {
@@ -364,6 +376,27 @@ impl NodeRecord {
         let _ = files.write_if_changed(&self.run_dir);
     }
 
+    /// Records that a device is about to be stopped by name. On a full disk it is stopped all the same.
+    pub(super) fn add_stopped(&self, stopped: StoppedDevice) -> FileResult<()> {
+        self.forget_stopped(&stopped.record.key);
+        let mut files = lock(&self.files);
+        files.now.stopped.push(stopped);
+        match files.write_if_changed(&self.run_dir) {
+            Err(error) if is_disk_full(&error) => Ok(()),
+            written => written,
+        }
+    }
+
+    /// Records that a device is not stopped.
+    pub(super) fn forget_stopped(&self, key: &DeviceKey) {
+        let mut files = lock(&self.files);
+        files
+            .now
+            .stopped
+            .retain(|stopped| stopped.record.key != *key);
+        let _ = files.write_if_changed(&self.run_dir);
+    }
+
     /// Writes what could not be written before.
     pub(super) fn write_rest(&self) -> FileResult<()> {
         lock(&self.files).write_if_changed(&self.run_dir)
@@ -374,8 +407,14 @@ fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
     file.switched_on.iter().any(|uuid| uuid == gpu)
 }
 
-/// Records in `node.json` the parts of the applied profile that were left out, unless it has them.
-pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Problem]) -> FileResult<()> {
+/// Records in `node.json` the parts of the applied profile that were left out, and that on the GPUs of these UUIDs nothing
+/// else is stopped.
+pub fn record_missing(
+    run_dir: &RunDir,
+    boot_id: &str,
+    missing: &[Problem],
+    is_applied_to: impl Fn(&str) -> bool,
+) -> FileResult<()> {
     let mut file = run_dir.load_node()?;
     if file.boot_id != boot_id {
         file = NodeFile {
@@ -383,9 +422,12 @@ pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Problem]) -> F
             ..NodeFile::default()
         };
     }
-    if file.missing != missing {
-        file.missing = missing.to_vec();
-        run_dir.write_node(&file)?;
+    let before = file.clone();
+    file.missing = missing.to_vec();
+    file.stopped
+        .retain(|stopped| !is_applied_to(&stopped.record.key.gpu));
+    if file == before {
+        return Ok(());
     }
-    Ok(())
+    run_dir.write_node(&file)
 }

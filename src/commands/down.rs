@@ -210,7 +210,10 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     {
         outcome.defer_error(unread);
     }
-    if !outcome.is_unchanged && run_dir.has_no_records() {
+    let ends_anything = !outcome.is_unchanged || !outcome.node.stopped.is_empty();
+    let keeps_devices = outcome.plan.stops().any(|stop| stop.keeps_device);
+    let is_of_all = args.devices.is_empty() || !outcome.is_unchanged && !keeps_devices;
+    if ends_anything && is_of_all && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
     if !args.consent.dry_run {
@@ -354,7 +357,7 @@ fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
         .state_dir()
         .map_err(CommandError::from)
         .and_then(|directory| {
-            apply::record_missing(run_dir, &node.boot_id, &[])?;
+            apply::record_missing(run_dir, &node.boot_id, &[], |_| true)?;
             Ok(ProfileHistory::record_take_down(
                 &directory,
                 environment.caller_name(),
@@ -378,6 +381,8 @@ fn print_summary(
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
         outcome.report(environment, &[], &args.consent, None)?;
+    } else if plan.is_empty() && !args.devices.is_empty() {
+        note("Nothing to do: no daemon of mig-mps serves these devices.");
     } else {
         note(&format!(
             "{}{}",
@@ -407,7 +412,7 @@ fn print_summary(
         if args.destroys_instances() {
             remark_on_the_profile(environment);
         } else if !args.consent.json {
-            remark_on_return(environment, plan);
+            remark_on_return(plan);
         }
     }
     Ok(())

@@ -1,23 +1,21 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
 use super::down::DownTargets;
-use super::missing_devices::WayBack;
-use crate::host::{Environment, format_ranges, join_words};
+use crate::host::{Environment, format_ranges};
 use crate::node::{Gpu, Node};
 use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
 use crate::state::{ProfileHistory, RunDir};
 
-/// Says how devices that were taken down by name come back.
-pub fn remark_on_return(environment: &Environment, plan: &Plan) {
-    let Some(WayBack { names, command, .. }) = WayBack::find(environment) else {
-        return;
-    };
-    let stopped: Vec<&str> = plan.stops().map(|stop| stop.name.as_str()).collect();
-    if names.iter().any(|name| stopped.contains(&name.as_str())) {
+/// Says how devices that were stopped by name come back.
+pub fn remark_on_return(plan: &Plan) {
+    let stops = plan.stops().filter(|stop| stop.keeps_device);
+    let names: Vec<&str> = stops.map(|stop| stop.name.as_str()).collect();
+    if !names.is_empty() {
+        let again = if names.len() == 1 { "it" } else { "them" };
         note(&format!(
-            "`{command}` starts {} again.",
-            join_words(&names, "and")
+            "`mig-mps start {}` starts {again} again.",
+            names.join(" ")
         ));
     }
 }

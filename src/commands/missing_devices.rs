@@ -1,60 +1,95 @@
-//! The way back for a device of the applied profile that was taken down: no record has its name any more.
+//! The devices of the applied profile that no daemon serves, and how they come back.
 
 use super::detail_for;
 use crate::apply::ApplyError;
 use crate::client::NoAccess;
 use crate::error::CommandError;
 use crate::host::Environment;
-use crate::node::{NoSuchDevice, observe};
-use crate::plan::{self, Refusal};
-use crate::state::{ProfileHistory, RunDir};
+use crate::node::{NoSuchDevice, Node, observe};
+use crate::plan::{self, Refusal, Start};
+use crate::state::{DeviceRecord, Origin, ProfileHistory, RunDir, StoppedDevice};
 
-/// Devices that the applied profile has, and that no daemon serves.
-pub struct WayBack {
-    pub names: Vec<String>,
-    /// The command that starts them again.
-    pub command: String,
+/// The starts of the devices that the applied profile has and no daemon serves.
+struct UnservedDevices {
+    run_dir: RunDir,
+    starts: Vec<Start>,
+    /// The command that applied the profile.
+    origin: Origin,
     /// The title of the profile.
-    profile: String,
+    title: String,
+    /// True if the caller may change them.
+    is_own: bool,
 }
 
-impl WayBack {
-    /// Returns those of this node; `None` if there are none, or they cannot be seen.
-    pub fn find(environment: &Environment) -> Option<Self> {
+impl UnservedDevices {
+    /// Finds those of this node; `None` if there are none, or they cannot be seen.
+    fn find(environment: &Environment, seen: Option<&Node>) -> Option<Self> {
         let history = ProfileHistory::load_for_changes(environment).ok()?;
-        let applied = history.last_applied()?;
+        let applied = history.last_applied().filter(|_| history.is_in_force())?;
         let profile = applied.parse_profile().ok()?;
-        let node = observe(environment, detail_for(&profile)).ok()?;
+        let observed = match seen {
+            Some(_) => None,
+            None => Some(observe(environment, detail_for(&profile)).ok()?),
+        };
+        let node = seen.or(observed.as_ref())?;
         // A device may be served where its record cannot be read.
         if node.unseen_daemons().is_some() || node.unreadable_records().next().is_some() {
             return None;
         }
         let run_dir = RunDir::at(&environment.directories().ok()?.run);
-        let plan = plan::up(&node, &profile, &run_dir, environment.caller).ok()?;
+        let plan = plan::up(node, &profile, &run_dir, environment.caller).ok()?;
         let is_served = |name: &str| node.served().any(|served| served.record.name == name);
-        let names: Vec<String> = plan
+        let starts: Vec<Start> = plan
             .starts()
-            .map(|start| start.name.clone())
-            .filter(|name| !is_served(name))
+            .filter(|start| !is_served(&start.name))
+            .cloned()
             .collect();
-        let is_own = history.belongs_to_caller(environment) || environment.is_root();
-        let sudo = if is_own { "" } else { "sudo " };
-        let command = if ProfileHistory::is_default(environment) {
-            format!("{sudo}mig-mps up")
-        } else {
-            format!("mig-mps profiles --applied | {sudo}mig-mps up -")
-        };
-        (!names.is_empty()).then(|| Self {
-            names,
-            command,
-            profile: applied.title().to_owned(),
+        (!starts.is_empty()).then(|| Self {
+            run_dir,
+            starts,
+            origin: Origin {
+                command: "mig-mps up".to_owned(),
+                by: applied.by.clone(),
+                since: applied.at,
+            },
+            title: applied.title().to_owned(),
+            is_own: history.belongs_to_caller(environment) || environment.is_root(),
         })
     }
 }
 
+/// Returns the node with the devices that the applied profile has and no daemon serves as stopped devices; `None` if there
+/// are none.
+pub(super) fn with_unserved_devices(node: &Node, environment: &Environment) -> Option<Node> {
+    let unserved = UnservedDevices::find(environment, Some(node))?;
+    let mut named = node.clone();
+    for start in unserved.starts {
+        let device = node
+            .devices
+            .iter()
+            .find(|one| Some(&one.uuid) == start.uuid.as_ref());
+        let Some(device) = device.filter(|device| node.find_stopped(device).is_none()) else {
+            continue;
+        };
+        let stopped = StoppedDevice {
+            record: DeviceRecord {
+                name: start.name,
+                key: device.key.clone(),
+                uuid: device.uuid.clone(),
+                settings: start.settings,
+                ..DeviceRecord::default()
+            },
+            origin: unserved.origin.clone(),
+        };
+        named.stopped.push((unserved.run_dir.clone(), stopped));
+    }
+    named.join();
+    Some(named)
+}
+
 /// The commands that say in their own words that a device has no daemon, or that there is no such profile.
-const COMMANDS_WITH_OWN_HINT: [&str; 9] = [
-    "check", "compare", "env", "heal", "plan", "restart", "run", "set", "up",
+const COMMANDS_WITH_OWN_HINT: [&str; 10] = [
+    "check", "compare", "env", "heal", "plan", "restart", "run", "set", "start", "up",
 ];
 
 /// True if a command failed because no daemon serves a device, or because a word names no device.
@@ -89,18 +124,27 @@ pub fn add_way_back_hint(
     if error.is_chosen || words.is_empty() || !has_no_daemon_or_device(&error, command) {
         return error;
     }
-    let Some(way_back) = WayBack::find(environment) else {
+    let Some(unserved) = UnservedDevices::find(environment, None) else {
         return error;
     };
-    let Some(name) = words.iter().find(|word| way_back.names.contains(word)) else {
+    let is_named = |start: &&Start| words.contains(&start.name);
+    let Some(start) = unserved.starts.iter().find(is_named) else {
         return error;
     };
-    let WayBack {
-        command, profile, ..
-    } = &way_back;
+    let (name, profile) = (&start.name, &unserved.title);
+    let sudo = if unserved.is_own { "" } else { "sudo " };
+    let way_back = if start.uuid.is_some() {
+        format!("{sudo}mig-mps start {name} starts one")
+    } else if ProfileHistory::is_default(environment) {
+        format!("{sudo}mig-mps up makes its instance again and starts one")
+    } else {
+        format!(
+            "mig-mps profiles --applied | {sudo}mig-mps up - makes its instance again and starts one"
+        )
+    };
     // The hints are about devices that are served, and profiles in files.
     error.hints = vec![format!(
-        "{name} is a device of the applied profile {profile}, but no daemon serves it now: {command} starts one"
+        "{name} is a device of the applied profile {profile}, but no daemon serves it now: {way_back}"
     )];
     error
 }

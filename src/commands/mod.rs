@@ -21,6 +21,7 @@ pub mod profile_source;
 pub mod restart;
 pub mod schema;
 pub mod set;
+pub mod start;
 pub mod status;
 pub mod up;
 pub mod up_request;

@@ -14,6 +14,7 @@ use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage
 use crate::failure::{Failure as _, Problem};
 use crate::host::{Directories, Environment, FileResult};
 use crate::node::Node;
+use crate::plan::block_selects;
 use crate::profile::Profile;
 use crate::render::format::format_ago;
 use crate::render::note;
@@ -140,7 +141,12 @@ impl ChosenProfile {
                 let _lock = (!has_changed)
                     .then(|| lock_node(environment, directories, LOCK_LIMIT))
                     .transpose()?;
-                apply::record_missing(&run_dir, &node.boot_id, &missing)?;
+                let is_applied_to = |uuid: &str| {
+                    let gpu = node.gpu_with_uuid(uuid);
+                    let mut blocks = self.profile.blocks.iter();
+                    gpu.is_some_and(|gpu| blocks.any(|block| block_selects(block, gpu)))
+                };
+                apply::record_missing(&run_dir, &node.boot_id, &missing, is_applied_to)?;
                 let applied = self.to_applied_profile(environment, &run_dir, node);
                 Ok(ProfileHistory::record_profile(&state_dir, applied)?)
             });

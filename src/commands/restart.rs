@@ -1,19 +1,25 @@
-//! `mig-mps restart`
+//! `mig-mps restart`, and what `mig-mps start` has in common with it
 
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::ChangeOptions;
+use super::cdi_file::CdiRequest;
+use super::change::{Change, ChangeOptions};
+use super::missing_devices::with_unserved_devices;
 use super::{Context, own_directories};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::plan;
+use crate::host::Environment;
+use crate::node::Node;
+use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::render::note;
+use crate::state::RunDir;
 
 /// Restart daemons with their current settings
 ///
 /// For a daemon that died, hangs or lost its pipe directory, and for a fault that does not clear.
-/// Settings made with `set` stay. Refuses while there are clients, unless --drain or --force is given.
-/// If a start fails, the old daemon is started again.
+/// Settings made with `set` stay. Starts stopped devices as `start` does. Refuses while there are
+/// clients, unless --drain or --force is given. If a start fails, the old daemon is started again.
 #[derive(Args, Debug)]
 pub struct RestartArgs {
     #[command(flatten)]
@@ -24,23 +30,76 @@ pub struct RestartArgs {
 
 /// Restarts daemons with their recorded settings.
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let (devices, consent) = (&args.devices, &args.consent);
+    start_daemons("restart", plan::restart, devices, consent, context)
+}
+
+/// Plans for the devices with these names.
+pub(super) type Planner = fn(&Node, &RunDir, &[String]) -> Result<Plan, Refusal>;
+
+/// Makes the change of `restart` or `start`.
+pub(super) fn start_daemons(
+    command: &str,
+    planner: Planner,
+    devices: &DeviceArgs,
+    consent: &ConsentArgs,
+    context: &Context<'_>,
+) -> Result<ExitStatus> {
     let environment = context.environment;
-    if args.devices.is_empty() {
+    if devices.is_empty() {
         let error = usage_error("no device is named");
-        return Err(error.with_hint(
-            "mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
-        ));
+        return Err(error.with_hint(format!(
+            "mig-mps {command} DEVICE; --gpu N takes every device of a GPU, and '*' takes all"
+        )));
     }
     environment.mps_programs()?;
-    let directories = own_directories(environment, &args.consent)?;
-    let options = ChangeOptions::new(environment, &directories, &args.consent);
-    let outcome = options.run_plan(|node, run_dir| {
-        plan::restart(node, run_dir, &args.devices.resolve_names(node)?)
-    })?;
-    if let Some(outcome) = outcome {
-        let names = args.devices.resolve_names(&outcome.node)?;
-        outcome.report(environment, &names, &args.consent, None)?;
-        outcome.print_summary(&names, &args.consent);
+    let directories = own_directories(environment, consent)?;
+    let options = ChangeOptions::new(environment, &directories, consent);
+    let mut change = DaemonStarts {
+        planner,
+        devices,
+        environment,
+    };
+    if let Some(outcome) = options.run(&mut change)? {
+        let names = devices.resolve_names(&outcome.node)?;
+        if outcome.is_unchanged && !consent.json {
+            note("Nothing to do: the daemons of these devices run.");
+        }
+        outcome.report(environment, &names, consent, None)?;
+        outcome.print_summary(&names, consent);
+        if let Some(error) = outcome.deferred_error {
+            return Err(error.already_in_json());
+        }
     }
     Ok(ExitStatus::Done)
+}
+
+/// The change that starts daemons, or restarts them.
+struct DaemonStarts<'a> {
+    planner: Planner,
+    devices: &'a DeviceArgs,
+    environment: &'a Environment,
+}
+
+impl Change for DaemonStarts<'_> {
+    fn plan(
+        &mut self,
+        node: &Node,
+        run_dir: &RunDir,
+        _left_out: Option<&mut LeftOut>,
+    ) -> Result<Plan, Refusal> {
+        let plan = |node: &Node| {
+            let names = self.devices.resolve_names(node)?;
+            (self.planner)(node, run_dir, &names)
+        };
+        plan(node).or_else(|refusal| {
+            // A device of the profile may have no record, and no name without one.
+            let named = with_unserved_devices(node, self.environment).ok_or(refusal)?;
+            plan(&named)
+        })
+    }
+
+    fn cdi_request(&self) -> CdiRequest {
+        CdiRequest::KeepCurrent
+    }
 }

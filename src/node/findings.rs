@@ -5,6 +5,7 @@ use super::fault::{Finding, Severity};
 use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
 use crate::failure::Problem;
 use crate::host::{Pid, Uid, caller, user_name};
+use crate::state::StoppedDevice;
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -47,6 +48,10 @@ impl Node {
                     .into_iter()
                     .map(|remark| remark.on_device(&served.record.name)),
             );
+        }
+        for device in &self.devices {
+            let stopped = self.find_stopped(device);
+            found.extend(stopped.map(|(_, stopped)| stopped_device_remark(stopped)));
         }
         debug_assert!(found.iter().all(Finding::matches_fault_table), "{found:?}");
         found.extend(self.unknown_faults());
@@ -347,6 +352,15 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 }
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
+/// Says who has stopped a device, and how it comes back.
+fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
+    let name = &stopped.record.name;
+    let seen = format!("stopped by {}", stopped.origin);
+    Finding::warn("device-stopped", seen)
+        .with_remedy(format!("`mig-mps start {name}` starts it again"))
+        .on_device(name)
+}
+
 fn older_clients_remark(served: &Served) -> Option<Finding> {
     let older: Vec<&Client> = served
         .clients

@@ -13,7 +13,9 @@ use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir};
+use crate::state::{
+    DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir, StoppedDevice,
+};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +42,8 @@ pub struct Node {
     pub switched_on: Vec<String>,
     /// The parts of applied profiles that were left out.
     pub missing: Vec<Problem>,
+    /// The devices that `down` has stopped by name, and their run directories. Some may be served again, or may not exist.
+    pub stopped: Vec<(RunDir, StoppedDevice)>,
     /// The devices whose records cannot be read, as far as their directories tell what they are: for their end alone.
     pub lost_records: Vec<Served>,
     /// Everything that could not be seen.
@@ -140,6 +144,7 @@ impl Node {
             });
         }
         self.devices = devices;
+        self.name_stopped_devices();
         let recorded: BTreeSet<String> = self
             .served()
             .map(|served| served.record.name.clone())
@@ -164,6 +169,20 @@ impl Node {
         self.fill_client_limits();
         self.devices
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
+    }
+
+    /// Gives devices that `down` has stopped the names that they had.
+    fn name_stopped_devices(&mut self) {
+        let unserved = self
+            .devices
+            .iter_mut()
+            .filter(|device| device.served.is_none());
+        for device in unserved {
+            let mut stopped = self.stopped.iter().map(|(_, stopped)| &stopped.record);
+            if let Some(record) = stopped.find(|record| record.key == device.key) {
+                device.name.clone_from(&record.name);
+            }
+        }
     }
 
     /// Fills in how many clients each device takes, which depends on the driver.
@@ -239,6 +258,13 @@ impl Node {
         self.devices
             .iter()
             .filter_map(|device| device.served.as_ref())
+    }
+
+    /// Returns the record of a device that `down` has stopped, with its run directory.
+    pub fn find_stopped(&self, device: &Device) -> Option<&(RunDir, StoppedDevice)> {
+        let is_its = |(_, stopped): &&(RunDir, StoppedDevice)| stopped.record.key == device.key;
+        let is_idle = device.served.is_none() && device.exists();
+        self.stopped.iter().find(is_its).filter(|_| is_idle)
     }
 
     /// Returns the device with that name.

@@ -111,13 +111,16 @@ pub enum DeviceState {
     /// It runs, and its GPU is lost or cannot be read.
     #[serde(rename = "gpu lost")]
     GpuLost,
+    /// `mig-mps down` has stopped it by name.
+    #[serde(rename = "stopped")]
+    Stopped,
     /// mig-mps does not serve the device.
     #[serde(rename = "no daemon")]
     NoDaemon,
 }
 
 impl DeviceState {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Ready,
         Self::NoServerYet,
         Self::Starting,
@@ -131,6 +134,7 @@ impl DeviceState {
         Self::Failing,
         Self::NoDevice,
         Self::GpuLost,
+        Self::Stopped,
         Self::NoDaemon,
     ];
 }
@@ -147,6 +151,7 @@ impl Node {
     pub fn state_of(&self, device: &Device) -> DeviceState {
         match &device.served {
             None if self.may_be_served(&device.uuid) => DeviceState::Hidden,
+            None if self.find_stopped(device).is_some() => DeviceState::Stopped,
             None => DeviceState::NoDaemon,
             Some(served) if device.is_gone() && self.expects_device(served) => {
                 DeviceState::NoDevice

@@ -294,6 +294,9 @@ pub struct Stop {
     /// The pods that lose their share although they run nothing there.
     #[serde(skip)]
     pub pods: Vec<IdlePod>,
+    /// True if the device is remembered, as one that is stopped.
+    #[serde(skip)]
+    pub keeps_device: bool,
     /// True if another daemon follows that serves the same users, and more, in the same pipe directory.
     #[serde(skip)]
     pub is_followed: bool,

@@ -25,6 +25,9 @@ use crate::state::RunDir;
 /// The reason to start the daemon of a device that takes the place of others.
 const NEW_INSTANCE: &str = "new instance";
 
+/// The reason to start the daemon of a device that `down` has stopped.
+pub(super) const WAS_STOPPED: &str = "it was stopped";
+
 /// The reason to stop the daemon of a device that stays.
 pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
 
@@ -98,6 +101,11 @@ impl GpuPlan {
             None => match device.and_then(|device| lost_on(planner, device)) {
                 Some(lost) => self.add_stop_of_lost(lost).to_owned(),
                 None if replaces && wanted.is_new_instance() => NEW_INSTANCE.to_owned(),
+                None if device
+                    .is_some_and(|device| planner.node.find_stopped(device).is_some()) =>
+                {
+                    WAS_STOPPED.to_owned()
+                }
                 None => gpu_plan::reason_to_start(&beside),
             },
             Some(served) if served.run_dir != *run_dir => {
@@ -214,6 +222,7 @@ impl Stop {
             alive: served.is_alive(),
             clients: ClientOf::all_of_device(served),
             pods: IdlePod::all_of_device(served),
+            keeps_device: false,
             is_followed: false,
             unasked: unknown_clients_problem(served),
         }

@@ -45,6 +45,11 @@ impl DownRequest {
         self.devices.is_empty() && self.gpus.is_empty()
     }
 
+    /// True if the devices are remembered, as stopped.
+    fn keeps_devices(&self) -> bool {
+        !self.means_all() && self.destroy == Destroy::Nothing && !self.purge
+    }
+
     /// True if everything on the GPU is meant.
     pub fn means_whole(&self, gpu: &Gpu) -> bool {
         self.means_all() || self.gpus.contains(&gpu.uuid)
@@ -70,8 +75,12 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &DownRequest) -> Result<Plan,
     }
     for served in node.served() {
         if served.run_dir == *run_dir && wanted.selects(&served.record.name) {
+            let mut step = step_to_stop(served, wanted.force);
+            if let Action::Stop(stop) = &mut step.action {
+                stop.keeps_device = wanted.keeps_devices() && served.record.boot_id == node.boot_id;
+            }
             let steps = &mut plan.gpu_plan_mut(node, &served.record.key.gpu).steps;
-            steps.push(step_to_stop(served, wanted.force));
+            steps.push(step);
         }
     }
     end_strays(node, wanted, &mut plan)?;

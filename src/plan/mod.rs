@@ -43,5 +43,5 @@ pub use left_out::LeftOut;
 pub use private::private_daemon;
 pub use refusal::{Misfit, Refusal};
 pub use remarks::remark_on_virtual_machines;
-pub use restart::{heal, needs_healing, restart};
+pub use restart::{heal, needs_healing, restart, start};
 pub use up::{block_selects, up, up_in_part};

@@ -1,6 +1,6 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::is_stuck;
+use super::daemons::{WAS_STOPPED, is_stuck};
 use super::preconditions::{Verb, check_ours, check_own_daemon, find_device_for_command};
 use super::refusal::{check_driver_version, check_visible};
 use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
@@ -8,16 +8,26 @@ use crate::failure::Problem;
 use crate::node::{
     DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
 };
-use crate::state::{InstanceKey, RunDir};
+use crate::state::{DeviceRecord, InstanceKey, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
-/// hand.
+/// hand, and to start those of stopped devices.
 ///
 /// # Errors
 /// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
 pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let plan = plan_restarts(node, run_dir, names, StartedBy::Restart)?;
     Ok(plan.complete(node, run_dir))
+}
+
+/// Plans the same for those of these devices whose daemons do not run.
+///
+/// # Errors
+/// As of [`restart`].
+pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let runs = |name: &&String| node.served_named(name).is_some_and(Served::is_alive);
+    let idle: Vec<String> = names.iter().filter(|name| !runs(name)).cloned().collect();
+    restart(node, run_dir, &idle)
 }
 
 /// Plans to start the daemons that have died, to restart those that hang and have no clients, and to end servers without
@@ -82,21 +92,28 @@ fn plan_restarts(
         if names[..at].contains(name) {
             continue;
         }
-        let (device, served) = find_device_for_command(node, run_dir, name, Verb::Restart)?;
-        let (gpu, place) = place_of(node, device, served)?;
-        let because = reason_to_restart(served);
-        let steps = &mut plan.gpu_plan_mut(node, &gpu.uuid).steps;
-        if served.is_alive() {
-            // The next daemon has the same pipe directory.
-            let stop = Action::Stop(Stop::from_served(served).with_successor());
-            steps.push(stop.with_reason(because.clone()));
-        }
-        let by_hand = &served.record.by_hand;
+        let stopped = stopped_device(node, run_dir, name);
+        let (device, record, gpu, place, because) = if let Some((device, record)) = stopped {
+            let (gpu, place) = place_of(node, device, None)?;
+            (device, record, gpu, place, Reason::from(WAS_STOPPED))
+        } else {
+            let (device, served) = find_device_for_command(node, run_dir, name, Verb::Restart)?;
+            let (gpu, place) = place_of(node, device, Some(served))?;
+            let because = reason_to_restart(served);
+            if served.is_alive() {
+                // The next daemon has the same pipe directory.
+                let stop = Action::Stop(Stop::from_served(served).with_successor());
+                let steps = &mut plan.gpu_plan_mut(node, &gpu.uuid).steps;
+                steps.push(stop.with_reason(because.clone()));
+            }
+            (device, &served.record, gpu, place, because)
+        };
+        let by_hand = &record.by_hand;
         let start = Action::Start(Start {
             name: name.clone(),
             place,
             uuid: Some(device.uuid.clone()),
-            settings: served.record.settings.clone(),
+            settings: record.settings.clone(),
             served_id: None,
             by_hand: by_hand.clone(),
             by,
@@ -106,6 +123,7 @@ fn plan_restarts(
             [] => because,
             keys => because.with_remark(&format!("{} as set by hand", keys.join(", "))),
         };
+        let steps = &mut plan.gpu_plan_mut(node, &gpu.uuid).steps;
         steps.push(start.with_reason(because));
     }
     for gpu in &mut plan.gpus {
@@ -116,11 +134,22 @@ fn plan_restarts(
     Ok(plan)
 }
 
+/// Returns a device that `down` has stopped, and the record of its last daemon.
+fn stopped_device<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+) -> Option<(&'a Device, &'a DeviceRecord)> {
+    let device = node.device_named(name)?;
+    let (its_run_dir, stopped) = node.find_stopped(device)?;
+    (its_run_dir == run_dir).then_some((device, &stopped.record))
+}
+
 /// Returns the GPU and the place of a recorded device.
 fn place_of<'a>(
     node: &'a Node,
     device: &Device,
-    served: &Served,
+    served: Option<&Served>,
 ) -> Result<(&'a Gpu, Place), Problem> {
     let key = &device.key;
     let Some(gpu) = node.gpu_with_uuid(&key.gpu) else {
@@ -154,7 +183,7 @@ pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
 }
 
 /// The problem of a device that is gone or cannot be seen.
-fn absent_device_problem(node: &Node, device: &Device, served: &Served) -> Problem {
+fn absent_device_problem(node: &Node, device: &Device, served: Option<&Served>) -> Problem {
     let name = &device.name;
     match &device.presence {
         Presence::Unseen(unseen) => Problem::new(
@@ -167,7 +196,10 @@ fn absent_device_problem(node: &Node, device: &Device, served: &Served) -> Probl
         ),
         Presence::There | Presence::MadeAgain | Presence::Gone => Problem::new(
             format!("the device of {name} is gone: no daemon could serve it"),
-            restore_remedy(node, served).replace('`', ""),
+            match served {
+                Some(served) => restore_remedy(node, served).replace('`', ""),
+                None => format!("{} makes it again", node.up_command()),
+            },
         ),
     }
 }

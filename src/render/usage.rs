@@ -357,3 +357,12 @@ fn unknown_option(error: &Error) -> Option<(&str, String)> {
         _ => None,
     }
 }
+/// Formats a part of the help: a line for each name, with its meaning.
+pub fn help_section(heading: &str, rows: &[(String, &str)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|(name, meaning)| format!("  {name:width$}  {meaning}"))
+        .collect();
+    format!("{heading}:\n{}", lines.join("\n"))
+}

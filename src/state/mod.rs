@@ -11,7 +11,7 @@ pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{
     DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile,
-    OlderClient, RecordedInstance,
+    OlderClient, Origin, RecordedInstance, StoppedDevice,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

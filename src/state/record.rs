@@ -223,7 +223,7 @@ impl DaemonId {
 }
 
 /// `node.json`: the state of the node as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NodeFile {
     /// The boot in which `created` were made: instances do not survive a boot.
@@ -237,6 +237,43 @@ pub struct NodeFile {
     /// The parts of the applied profile that were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Problem>,
+    /// The devices that `down` has stopped by name. One that is served again, or does not exist, is not stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<StoppedDevice>,
+}
+
+/// A device that `down` has stopped by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct StoppedDevice {
+    /// The record of its last daemon: the next one has the same name and settings.
+    pub record: DeviceRecord,
+    #[serde(flatten)]
+    pub origin: Origin,
+}
+
+/// The command that has led to a state of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Origin {
+    /// Its command line.
+    pub command: String,
+    /// The name of its user.
+    pub by: String,
+    pub since: Timestamp,
+}
+
+/// `root since 2026-11-29T14:54:08Z (mig-mps down trainer)`
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (command, by) = (shorten_command(&self.command), &self.by);
+        write!(f, "{by} since {} ({command})", format_second(self.since))
+    }
+}
+
+/// `2026-11-29T14:54:08Z`
+fn format_second(time: Timestamp) -> jiff::fmt::strtime::Display<'static> {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ")
 }
 
 /// An instance that mig-mps made, or that a change destroys.
@@ -340,7 +377,7 @@ impl fmt::Display for Journal {
             "{} (process {}, since {})",
             shorten_command(&self.command),
             self.writer.pid,
-            self.since.strftime("%Y-%m-%dT%H:%M:%SZ")
+            format_second(self.since)
         )
     }
 }

@@ -71,6 +71,9 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 node.created.extend(file.created);
                 node.switched_on.extend(file.switched_on);
                 node.missing.extend(file.missing);
+                let stopped = file.stopped.into_iter();
+                node.stopped
+                    .extend(stopped.map(|one| (run_dir.clone(), one)));
             }
             Ok(_) => {}
             Err(error) => node.unseen.push(unread_file(&error)),

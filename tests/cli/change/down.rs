@@ -40,7 +40,7 @@ fn one_device_can_be_taken_down_alone() {
     sim.run(&["down", "0.2"]).ended(0);
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0"]);
-    assert_eq!(in_state(&status, "no daemon"), ["0.2"]);
+    assert_eq!(in_state(&status, "stopped"), ["0.2"]);
     sim.run(&["down", "0.9"]).ended(2);
 }
 
@@ -100,7 +100,7 @@ fn a_gpu_is_taken_out_of_service_when_its_programs_have_ended() {
     let _ = down.end().ended(0);
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
-    assert_eq!(in_state(&status, "no daemon"), ["1.0", "1.2"]);
+    assert_eq!(in_state(&status, "stopped"), ["1.0", "1.2"]);
     assert!(neighbour.finish().status.success());
 }
 

@@ -28,6 +28,7 @@ mod run_dir;
 mod serve;
 mod settings;
 mod share;
+mod stopped;
 mod unmanaged;
 mod unmanaged_daemons;
 mod up;
