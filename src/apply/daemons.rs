@@ -35,6 +35,7 @@ pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceR
         since: Timestamp::now(),
         restarts: 0,
         healed: Vec::new(),
+        closing: None,
         leaving: false,
     };
     if let Place::Mig { placement, nth } = start.place {
@@ -111,6 +112,7 @@ pub(super) fn restart_daemon(
         finished: false,
         since: Timestamp::now(),
         older_clients: Vec::new(),
+        closing: None,
         ..before.clone()
     };
     match bring_up(run, &mut record, keeps_record) {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::thread::scope;
 
 use super::cause::Cause;
+use super::closing::close_daemon;
 use super::context::{Run, StepOf};
 use super::daemon_stop::{StopRequest, end_stray, find_successor, stop_daemon, stop_served_daemon};
 use super::daemons::{
@@ -18,6 +19,7 @@ use super::instances::{
 use super::mig_mode::switch_mig;
 use super::rollback::{StepBack, steps_back};
 use crate::host::{Threads, lock};
+use crate::node::Served;
 use crate::nvml::NvmlError;
 use crate::plan::{Action, GpuPlan, Stop};
 use crate::state::{DeviceKey, DeviceRecord};
@@ -36,6 +38,8 @@ pub(super) struct GpuRun<'a> {
 impl<'a> GpuRun<'a> {
     pub(super) fn new(run: &'a Run<'a>, plan: &'a GpuPlan) -> Self {
         let before = GpuState::before_run(run, plan);
+        let mut running = before.daemons.clone();
+        running.retain(|uuid, _| run.find_served(uuid).is_some_and(Served::is_alive));
         Self {
             gpu: ChangingGpu {
                 run,
@@ -47,7 +51,7 @@ impl<'a> GpuRun<'a> {
                 rolling_back: false,
             },
             history: History {
-                daemons: Mutex::new(before.daemons.clone()),
+                daemons: Mutex::new(running),
                 ..History::default()
             },
             before,
@@ -286,6 +290,7 @@ fn run_action(
         Action::Set(set) => set_daemon_settings(gpu.run, set, history),
         Action::StartServer(server) => start_server(gpu.run, server),
         Action::EndStray(stray) => end_stray(gpu.run, stray),
+        Action::Close(close) => close_daemon(gpu.run, close),
         Action::Start(_) | Action::Stop(_) => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use super::context::Run;
 use super::error::FailedStep;
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::{Interrupt, lock};
-use crate::node::Gpu;
+use crate::node::{Closer, Gpu, Served};
 use crate::nvml::{GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuPlan;
 use crate::state::DeviceRecord;
@@ -18,7 +18,8 @@ pub(super) struct GpuState {
     /// True if MIG mode is on.
     pub(super) mig: bool,
     pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The daemons that run, by the UUIDs of their devices.
+    /// The daemons that run, by the UUIDs of their devices. Before a run also those that this process has closed to new programs,
+    /// and that have ended: they start again if the run is undone.
     pub(super) daemons: BTreeMap<String, DeviceRecord>,
 }
 
@@ -41,12 +42,24 @@ impl GpuState {
                 .filter(|served| {
                     served.run_dir == run.run_dir
                         && served.record.key.gpu == plan.uuid
-                        && served.is_alive()
+                        && (served.is_alive() || has_ended_for(plan, served))
                 })
                 .map(|served| (served.record.uuid.clone(), served.record.clone()))
                 .collect(),
         }
     }
+}
+
+/// True if this process has closed the device to new programs for the plan, and the daemon has ended.
+fn has_ended_for(plan: &GpuPlan, served: &Served) -> bool {
+    let uuid = &served.record.uuid;
+    let mut actions = plan.steps.iter().map(|step| &step.action);
+    served.closer == Closer::ThisProcess
+        && actions.any(|action| {
+            let start = action.as_start().and_then(|start| start.uuid.as_ref());
+            let stop = action.as_stop().map(|stop| &stop.uuid);
+            start.or(stop) == Some(uuid)
+        })
 }
 
 /// A GPU whose MIG mode and instances a run changes.

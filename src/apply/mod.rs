@@ -11,13 +11,14 @@
 //! 2. `journal`: the change that is running, and the instances that mig-mps made, both as the run directory has them.
 //! 3. `context`: what every step may use, whatever it changes.
 //! 4. `gpu_state`: the state of a GPU, which its steps change, and the course of the run there.
-//! 5. The steps, which do not know the runner. Daemons: `start_check`, `compute_mode`, `daemon_stop`, then `daemons`. Instances:
+//! 5. The steps, which do not know the runner. Daemons: `start_check`, `compute_mode`, `daemon_stop`, `closing`, then `daemons`. Instances:
 //!    `in_use`, then `mig_mode` and `instances`. Programs and files: `kill` and `purge`.
 //! 6. `rollback`: the difference of two states of a GPU, as steps.
 //! 7. `gpu`: runs the steps on one GPU, those of the plan and those back.
 //! 8. `run`: runs a plan on all GPUs.
 
 mod cause;
+mod closing;
 mod compute_mode;
 mod context;
 mod daemon_stop;
@@ -35,6 +36,7 @@ mod rollback;
 mod run;
 mod start_check;
 
+pub use closing::{has_ended, reopen, retry_end};
 pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
 pub use error::ApplyError;
 pub use in_use::{find_held_gpus, wait_for_holders};

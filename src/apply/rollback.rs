@@ -115,7 +115,8 @@ fn destroy_created(creation: Action) -> Action {
         | Action::Start(_)
         | Action::Set(_)
         | Action::StartServer(_)
-        | Action::EndStray(_) => creation,
+        | Action::EndStray(_)
+        | Action::Close(_) => creation,
     }
 }
 
@@ -228,6 +229,7 @@ mod tests {
             since: Timestamp::UNIX_EPOCH,
             restarts: 0,
             healed: Vec::new(),
+            closing: None,
             leaving: false,
         }
     }

@@ -25,6 +25,14 @@ pub enum NoAccess {
         /// True if the daemon answers nobody, so that only force ends it.
         needs_force: bool,
     },
+    /// It waits for the programs that it has, and then changes.
+    #[error("{name} admits no new programs: closed by {closing}")]
+    Closing {
+        name: String,
+        closing: String,
+        /// True if it admits programs again after that.
+        opens_again: bool,
+    },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
     Closed {
@@ -94,6 +102,10 @@ impl NoAccess {
         matches!(
             self,
             Self::Faulty { .. }
+                | Self::Closing {
+                    opens_again: true,
+                    ..
+                }
                 | Self::InUse { .. }
                 | Self::Full { .. }
                 | Self::Changing { .. }
@@ -158,6 +170,12 @@ impl Failure for NoAccess {
             | Self::LittleMemory {
                 is_passing: false, ..
             } => "ask for less with --min-memory, or use another device: mig-mps status".to_owned(),
+            Self::Closing {
+                opens_again: false, ..
+            } => "use another device: mig-mps run --any takes one that is free".to_owned(),
+            Self::Closing { .. } => {
+                "use another device: mig-mps run --any takes one that is free; --wait 5m waits for this one".to_owned()
+            }
             Self::Faulty { .. }
             | Self::InUse { .. }
             | Self::Full { .. }

@@ -86,6 +86,13 @@ fn describe_client(client: &Client) -> String {
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
+    if let Some(closing) = served.closing() {
+        return Err(NoAccess::Closing {
+            name: served.record.name.clone(),
+            closing: closing.to_string(),
+            opens_again: closing.next.is_some(),
+        });
+    }
     let Some(ailment) = served.state.outage_reason() else {
         return Ok(());
     };
@@ -142,9 +149,12 @@ impl NotReady {
         matches!(self, Self::NoAccess(error) if error.is_temporary())
     }
 
-    /// True if nothing is wrong with the device: it is for other users, or others use it now.
+    /// True if nothing is wrong with the device: it is for other users, others use it now, or it is closed to new programs.
     pub fn is_unchecked(&self) -> bool {
-        self.is_temporary() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
+        let is_for_others = |error: &NoAccess| {
+            matches!(error, NoAccess::Reserved { .. } | NoAccess::Closing { .. })
+        };
+        self.is_temporary() || matches!(self, Self::NoAccess(error) if is_for_others(error))
     }
 }
 

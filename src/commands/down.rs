@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
+use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, NoNewArgs, seconds};
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
@@ -33,6 +33,8 @@ pub struct DownArgs {
     devices: DeviceArgs,
     #[command(flatten)]
     consent: ConsentArgs,
+    #[command(flatten)]
+    no_new: NoNewArgs,
     /// Also destroy the GPU instances that mig-mps made
     #[arg(long)]
     destroy_mig: bool,
@@ -91,7 +93,11 @@ impl DownArgs {
         Ok(DownRequest {
             devices,
             gpus,
-            force: self.consent.force_after_seconds(),
+            // With --no-new they are ended later.
+            force: self
+                .consent
+                .force_after_seconds()
+                .filter(|_| !self.no_new.no_new),
             destroy: self.instances_to_destroy(),
             disable_mig: self.disable_mig,
             purge: self.purge,
@@ -192,6 +198,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
+        no_new: args.no_new.no_new,
         on_failure: OnFailure::GoOn,
         ..ChangeOptions::new(environment, &directories, &args.consent)
     }

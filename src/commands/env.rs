@@ -64,6 +64,12 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let served = find_served(&node, &args.device)?;
+    if let Some(closing) = served.closing() {
+        let name = &served.record.name;
+        note(&format!(
+            "{name} admits no new programs: closed by {closing}"
+        ));
+    }
     if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
         let device = container_device(environment, served, &args.options)?;
         note_unknown_driver(environment);

@@ -12,7 +12,7 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::node::{Detail, Node, Observer, Served, observe};
-use crate::plan::{self, Action, Plan};
+use crate::plan::{self, Action, Plan, StartedBy};
 use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
 use crate::render::{is_watched, note, print_json, print_lines};
@@ -41,6 +41,12 @@ const UNHEALED_PROBLEMS: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon
 
 /// Heals the devices that need it.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    heal(args, context, true)
+}
+
+/// Heals the devices. Where that only makes daemons end that were closed to new programs, what follows them is done in another
+/// pass.
+fn heal(args: &HealArgs, context: &Context<'_>, has_another_pass: bool) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
     let directories = environment.directories()?;
@@ -88,6 +94,10 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(outcome) = outcome else {
         return Ok(report_rest(&node, &names, None));
     };
+    if has_another_pass && outcome.plan.closes().count() == outcome.plan.steps().count() {
+        drop(outcome);
+        return heal(args, context, false);
+    }
     let names = args.devices.resolve_names(&outcome.node)?;
     let mut healed = None;
     if args.json {
@@ -151,11 +161,19 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
             && let Some(daemon) = record.daemon
         {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
+            healed.started += 1;
+            if start.by != StartedBy::Heal {
+                print_lines(&format!("{name}: {because}: daemon {pid} serves it"))?;
+                continue;
+            }
             let (times, most) = (record.healed.len(), DeviceRecord::MAX_HEALS_PER_HOUR);
             print_lines(&format!(
                 "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)"
             ))?;
-            healed.started += 1;
+        }
+        if let Some(stop) = step.action.as_stop().filter(|stop| stop.keeps_device) {
+            print_lines(&format!("{}: its programs have left: stopped", stop.name))?;
+            healed.ended += 1;
         }
     }
     Ok(healed)

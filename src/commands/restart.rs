@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs};
+use super::args::{ConsentArgs, DeviceArgs, NoNewArgs};
 use super::cdi_file::CdiRequest;
 use super::change::{Change, ChangeOptions};
 use super::missing_devices::with_unserved_devices;
@@ -26,38 +26,54 @@ pub struct RestartArgs {
     devices: DeviceArgs,
     #[command(flatten)]
     consent: ConsentArgs,
+    #[command(flatten)]
+    no_new: NoNewArgs,
 }
 
 /// Restarts daemons with their recorded settings.
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let (devices, consent) = (&args.devices, &args.consent);
-    start_daemons("restart", plan::restart, devices, consent, context)
+    let request = DaemonRequest {
+        command: "restart",
+        planner: plan::restart,
+        devices: &args.devices,
+        consent: &args.consent,
+        no_new: args.no_new.no_new,
+    };
+    start_daemons(&request, context)
 }
 
-/// Plans for the devices with these names.
-pub(super) type Planner = fn(&Node, &RunDir, &[String]) -> Result<Plan, Refusal>;
+/// The request of `restart` or `start`.
+pub(super) struct DaemonRequest<'a> {
+    pub(super) command: &'static str,
+    /// Plans for the devices with these names.
+    pub(super) planner: fn(&Node, &RunDir, &[String]) -> Result<Plan, Refusal>,
+    pub(super) devices: &'a DeviceArgs,
+    pub(super) consent: &'a ConsentArgs,
+    pub(super) no_new: bool,
+}
 
 /// Makes the change of `restart` or `start`.
 pub(super) fn start_daemons(
-    command: &str,
-    planner: Planner,
-    devices: &DeviceArgs,
-    consent: &ConsentArgs,
+    request: &DaemonRequest<'_>,
     context: &Context<'_>,
 ) -> Result<ExitStatus> {
+    let (devices, consent) = (request.devices, request.consent);
     let environment = context.environment;
     if devices.is_empty() {
         let error = usage_error("no device is named");
         return Err(error.with_hint(format!(
-            "mig-mps {command} DEVICE; --gpu N takes every device of a GPU, and '*' takes all"
+            "mig-mps {} DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
+            request.command
         )));
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, consent)?;
-    let options = ChangeOptions::new(environment, &directories, consent);
+    let options = ChangeOptions {
+        no_new: request.no_new,
+        ..ChangeOptions::new(environment, &directories, consent)
+    };
     let mut change = DaemonStarts {
-        planner,
-        devices,
+        request,
         environment,
     };
     if let Some(outcome) = options.run(&mut change)? {
@@ -76,8 +92,7 @@ pub(super) fn start_daemons(
 
 /// The change that starts daemons, or restarts them.
 struct DaemonStarts<'a> {
-    planner: Planner,
-    devices: &'a DeviceArgs,
+    request: &'a DaemonRequest<'a>,
     environment: &'a Environment,
 }
 
@@ -89,8 +104,8 @@ impl Change for DaemonStarts<'_> {
         _left_out: Option<&mut LeftOut>,
     ) -> Result<Plan, Refusal> {
         let plan = |node: &Node| {
-            let names = self.devices.resolve_names(node)?;
-            (self.planner)(node, run_dir, &names)
+            let names = self.request.devices.resolve_names(node)?;
+            (self.request.planner)(node, run_dir, &names)
         };
         plan(node).or_else(|refusal| {
             // A device of the profile may have no record, and no name without one.

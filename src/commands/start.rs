@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Context;
 use super::args::{ConsentArgs, DeviceArgs};
-use super::restart::start_daemons;
+use super::restart::{DaemonRequest, start_daemons};
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::plan;
@@ -23,6 +23,12 @@ pub struct StartArgs {
 
 /// Starts the daemons that do not run.
 pub fn run(args: &StartArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let (devices, consent) = (&args.devices, &args.consent);
-    start_daemons("start", plan::start, devices, consent, context)
+    let request = DaemonRequest {
+        command: "start",
+        planner: plan::start,
+        devices: &args.devices,
+        consent: &args.consent,
+        no_new: false,
+    };
+    start_daemons(&request, context)
 }

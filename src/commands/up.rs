@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::accounts::{check_accounts, find_unserved_users};
-use super::args::ConsentArgs;
+use super::args::{ConsentArgs, NoNewArgs};
 use super::cdi::remark_on_nvidias_file;
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
@@ -38,6 +38,8 @@ pub struct UpArgs {
     profile: ProfileArgs,
     #[command(flatten)]
     consent: ConsentArgs,
+    #[command(flatten)]
+    no_new: NoNewArgs,
     /// Reset a GPU whose MIG mode cannot be switched without a reset
     #[arg(long)]
     reset: bool,
@@ -113,6 +115,7 @@ fn change_node(
             stop_holders: args.stop_holders,
             destroy_unmanaged: args.destroy_unmanaged,
         },
+        no_new: args.no_new.no_new,
         on_failure,
         left_out,
         detail: detail_for(profile),

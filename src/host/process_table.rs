@@ -158,6 +158,12 @@ impl Host {
         ProcessTable::from_pids(self, &names.into_keys().collect::<Vec<Pid>>())
     }
 
+    /// True if the daemon of a node of Slurm runs, as far as processes are visible.
+    pub fn runs_slurmd(&self) -> bool {
+        let names = self.read_process_names();
+        names.is_ok_and(|names| names.values().any(|name| name == "slurmd"))
+    }
+
     /// Returns all visible processes, which costs more than [`read_processes_named`](Self::read_processes_named).
     pub fn read_processes(&self) -> FileResult<ProcessTable> {
         ProcessTable::from_pids(self, &self.list_pids()?)

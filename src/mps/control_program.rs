@@ -22,6 +22,8 @@ pub struct ControlProgram {
     pub has_open_settings: bool,
     /// Supports `get_server_status`.
     pub has_server_status: bool,
+    /// While a `quit` waits for clients, newcomers get CUDA error 805. Measured with 580 alone.
+    pub refuses_newcomers: bool,
     /// Supports `-multiuser-server`.
     pub has_multiuser_server: bool,
     /// The most clients of a whole GPU: 48, measured on 580. Drivers from 590 are documented with 60.
@@ -44,6 +46,7 @@ impl ControlProgram {
             queues_sessions: is_at_least(615, branch),
             has_open_settings: !is_at_least(550, branch),
             has_server_status: is_at_least(550, branch),
+            refuses_newcomers: branch == Some(580),
             has_multiuser_server: is_at_least(Self::FIRST_MULTIUSER_BRANCH, branch),
             // Of an unknown driver no more is promised than of an old one.
             client_limit: if branch.is_some_and(|branch| branch >= 590) {
@@ -84,6 +87,7 @@ mod tests {
             (program.is_too_old, "old"),
             (program.has_open_settings, "open"),
             (program.has_server_status, "status"),
+            (program.refuses_newcomers, "closes"),
             (program.has_multiuser_server, "multiuser"),
             (program.queues_sessions, "queue"),
         ] {
@@ -103,7 +107,7 @@ mod tests {
             ("550.163.01", "status 48"),
             ("555.58.02", "status multiuser 48"),
             ("570.86", "status multiuser 48"),
-            ("580.159.04", "status multiuser 48"),
+            ("580.159.04", "status closes multiuser 48"),
             ("595.45.04", "status multiuser 60"),
             ("615.10", "status multiuser queue 60"),
         ] {

@@ -50,6 +50,9 @@ pub enum StopMethod {
 /// The time that an idle daemon may take to exit: with a server it takes 45 to 80 ms.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The time after which a `quit` is taken to wait for clients. Measured: an idle daemon exits within 85 ms.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(700);
+
 /// The time that `quit -t` may take beyond its argument. On an H200 it returns to the second.
 const FORCED_QUIT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -124,6 +127,35 @@ impl Daemon {
             )));
         }
         self.end_by_signals(host, held, servers)
+    }
+
+    /// Asks the daemon to admit no new clients, and to exit when the last one has left. Returns true if it has exited; the
+    /// daemon itself tries again after pauses that double, so that this is called again and again.
+    ///
+    /// Measured on H200s with 580: newcomers, and programs that wait for a server, get CUDA error 805, and so does a client that
+    /// makes another context. A second `quit` is accepted, and makes the daemon try at once.
+    pub fn close(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<bool, MpsError> {
+        let Some(held) = host.open_process(daemon.0, daemon.1)? else {
+            return Ok(true);
+        };
+        let begun = Instant::now();
+        loop {
+            match self.run_session("quit\n", CLOSE_TIMEOUT) {
+                // It waits for clients.
+                Err(RunError::Late { .. }) => return Ok(held.wait_for_exit(Duration::ZERO)),
+                Ok(_) if held.wait_for_exit(EXIT_TIMEOUT) => return Ok(true),
+                Ok(_) if begun.elapsed() < BUSY_TIMEOUT => {}
+                Ok(output) => {
+                    let said = format!("{}{}", output.stdout, output.stderr);
+                    return Err(self.error_with_logs(format!(
+                        "the control daemon {} was asked to quit, and refused: {}",
+                        held.pid,
+                        said.trim()
+                    )));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Kills a server without a daemon, or whose daemon waits for it in vain.

@@ -12,6 +12,9 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
     if let Some(problem) = missing_device_problem(node, device, served) {
         return Some(problem);
     }
+    if served.closing().is_some() {
+        return None;
+    }
     if served.is_failing() {
         return Some(given_up_problem(served));
     }

@@ -2,10 +2,10 @@
 
 use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
-use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
+use super::{Applied, Client, Closer, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
 use crate::failure::Problem;
-use crate::host::{Pid, Uid, caller, user_name};
-use crate::state::StoppedDevice;
+use crate::host::{Pid, Uid, caller, format_count, user_name};
+use crate::state::{Closing, StoppedDevice};
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -48,6 +48,10 @@ impl Node {
                     .into_iter()
                     .map(|remark| remark.on_device(&served.record.name)),
             );
+        }
+        for served in self.served() {
+            let closing = served.closing();
+            found.extend(closing.map(|closing| closing_device_remark(served, closing)));
         }
         for device in &self.devices {
             let stopped = self.find_stopped(device);
@@ -352,6 +356,29 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 }
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
+/// Says for whom a device admits no new programs, whom it waits for, and what follows.
+fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
+    let name = &served.record.name;
+    let clients = match served.clients.as_slice() {
+        _ if !served.is_alive() => "its programs have left".to_owned(),
+        [] if served.clients.are_known() => "its last programs are leaving".to_owned(),
+        [] => "its clients are hidden".to_owned(),
+        clients => format!("{} left", format_count(clients.len(), "client")),
+    };
+    let seen = format!("it admits no new programs: closed by {closing}; {clients}");
+    let follows = match closing.next {
+        Some(_) => "it then has a daemon again",
+        None => "it then has no daemon",
+    };
+    let remedy = match served.closer {
+        Closer::Gone => format!("{follows}: `mig-mps heal` sees to it, also from its timer"),
+        Closer::ThisProcess | Closer::Another => follows.to_owned(),
+    };
+    Finding::warn("device-closing", seen)
+        .with_remedy(remedy)
+        .on_device(name)
+}
+
 /// Says who has stopped a device, and how it comes back.
 fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;

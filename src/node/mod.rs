@@ -35,6 +35,8 @@ pub use observe::{
     observe_without_driver,
 };
 pub use outside_cause::OutsideCause;
-pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
+pub use served::{
+    Client, Clients, Closer, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable,
+};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};

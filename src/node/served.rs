@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use super::{AccessFault, DaemonState, OutsideCause};
 use crate::config::DEFAULT_PIPE_DIRECTORIES;
 use crate::host::{
-    Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_shell_safe,
-    user_name,
+    Environ, Host, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller,
+    is_shell_safe, user_name,
 };
 use crate::mps::MpsProgram;
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{KEYS, MemoryLimit, PINNED_MEMORY_LIMIT, Reported, Serve, Server, Settings};
-use crate::state::{DeviceRecord, OlderClient, RunDir};
+use crate::state::{Closing, DeviceRecord, OlderClient, RunDir};
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
@@ -31,6 +31,8 @@ pub struct Served {
     pub run_dir: RunDir,
     /// The state of its daemon.
     pub state: DaemonState,
+    /// The process that has closed it to new programs.
+    pub closer: Closer,
     /// True if its start was interrupted, and no change in progress will finish it.
     pub is_abandoned: bool,
     /// True if `heal` no longer starts it: it did so too often within the last hour.
@@ -65,6 +67,7 @@ impl Served {
             record,
             run_dir: run_dir.clone(),
             is_abandoned: false,
+            closer: Closer::Gone,
             state: DaemonState::Dead,
             servers: Vec::new(),
             clients: Clients::Partial(Vec::new()),
@@ -243,9 +246,36 @@ impl Served {
                 .is_none()
     }
 
+    /// Returns what becomes of a device that admits no new programs: its daemon ends with its clients, or has ended.
+    pub fn closing(&self) -> Option<&Closing> {
+        let is_closing = matches!(self.state, DaemonState::Closing | DaemonState::Dead);
+        self.record.closing.as_ref().filter(|_| is_closing)
+    }
+
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead
+    }
+}
+
+/// The process of the command that has closed a device to new programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closer {
+    ThisProcess,
+    /// It runs, and carries out what the record says.
+    Another,
+    /// There is none, or it has exited: `heal` carries it out.
+    Gone,
+}
+
+impl Closer {
+    /// Finds the process.
+    pub fn find(closing: Option<&Closing>, host: &Host) -> Self {
+        match closing.map(|closing| &closing.writer) {
+            Some(writer) if writer.pid.0 == std::process::id() => Self::ThisProcess,
+            Some(writer) if !writer.has_exited(host) => Self::Another,
+            _ => Self::Gone,
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum DaemonState {
     NotAsked(String),
     /// Every new client waits forever, for this reason.
     Hung(String),
+    /// It runs, and admits no new clients: it ends with the last one.
+    Closing,
     /// A signal has suspended it.
     Suspended,
     /// It runs, and does not answer, or not as it should: for this reason.
@@ -43,6 +45,7 @@ impl DaemonState {
             Self::Dead => Some("its daemon has died"),
             Self::Orphan => Some("its pipe directory was removed"),
             Self::NoAnswer(_) => Some("its daemon does not answer"),
+            Self::Closing => Some("it admits no new programs"),
             Self::Suspended => Some("its daemon is stopped by a signal"),
             Self::Hung(_) => Some("it hangs: every new client waits for ever"),
             Self::Ready
@@ -99,6 +102,9 @@ pub enum DeviceState {
     /// It runs, and its pipe directory was removed.
     #[serde(rename = "orphan")]
     Orphan,
+    /// It admits no new programs, until those that run have left and a change goes on.
+    #[serde(rename = "closing")]
+    Closing,
     /// It has ended.
     #[serde(rename = "dead")]
     Dead,
@@ -120,7 +126,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Ready,
         Self::NoServerYet,
         Self::Starting,
@@ -130,6 +136,7 @@ impl DeviceState {
         Self::Hung,
         Self::NoAnswer,
         Self::Orphan,
+        Self::Closing,
         Self::Dead,
         Self::Failing,
         Self::NoDevice,
@@ -159,6 +166,7 @@ impl Node {
             Some(served) if device.lost_gpu_reason().is_some() && served.is_alive() => {
                 DeviceState::GpuLost
             }
+            Some(served) if served.closing().is_some() => DeviceState::Closing,
             Some(served) if served.is_failing() => DeviceState::Failing,
             Some(served) => match &served.state {
                 DaemonState::Ready => DeviceState::Ready,
@@ -170,6 +178,7 @@ impl Node {
                 DaemonState::Hung(_) => DeviceState::Hung,
                 DaemonState::NoAnswer(_) | DaemonState::Suspended => DeviceState::NoAnswer,
                 DaemonState::Orphan => DeviceState::Orphan,
+                DaemonState::Closing => DeviceState::Closing,
                 DaemonState::Dead => DeviceState::Dead,
             },
         }

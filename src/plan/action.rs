@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use clap::ValueEnum;
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -14,6 +15,7 @@ use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, ProfileId, P
 use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};
 use crate::settings::{Serve, Settings};
+use crate::state::NextDaemon;
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
 const PLURAL_REASONS: [(&str, &str); 13] = [
@@ -186,6 +188,9 @@ pub enum Action {
     /// End a server that has outlived its daemon.
     #[serde(rename = "end-stray-server")]
     EndStray(EndStray),
+    /// Admit no new clients: the daemon ends with those that it has.
+    #[serde(rename = "close-daemon")]
+    Close(Close),
 }
 
 fn as_slices<S: Serializer>(compute: &ComputeChoice, serializer: S) -> Result<S::Ok, S::Error> {
@@ -270,6 +275,24 @@ pub struct EndStray {
     /// Identifies the process together with the pid.
     #[serde(skip)]
     pub started: StartTime,
+}
+
+/// A daemon that is to admit no new clients.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Close {
+    /// The device's name.
+    #[serde(rename = "device")]
+    pub name: String,
+    /// The UUID its directory is called by.
+    #[serde(skip)]
+    pub uuid: String,
+    /// The time until which its clients are waited for.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub until: Timestamp,
+    /// The daemon that follows; `None` if none does.
+    #[serde(skip)]
+    pub next: Option<NextDaemon>,
 }
 
 /// A daemon to stop.
@@ -437,6 +460,15 @@ impl Stop {
 }
 
 impl Start {
+    /// The same daemon, as the record of a device that closes for it has it.
+    pub fn as_next_daemon(&self) -> NextDaemon {
+        NextDaemon {
+            name: self.name.clone(),
+            settings: self.settings.clone(),
+            by_hand: self.by_hand.clone(),
+        }
+    }
+
     /// The users that it serves.
     pub fn serve_setting(&self) -> &Serve {
         serve_setting(&self.settings)
@@ -479,6 +511,21 @@ impl Action {
     pub fn as_stop(&self) -> Option<&Stop> {
         match self {
             Self::Stop(stop) => Some(stop),
+            _ => None,
+        }
+    }
+
+    /// The UUID of the device whose daemon or server it concerns; `None` for a device that does not exist yet.
+    pub(super) fn device_uuid(&self) -> Option<&str> {
+        match self {
+            Self::Stop(Stop { uuid, .. })
+            | Self::Set(Set { uuid, .. })
+            | Self::StartServer(StartServer { uuid, .. })
+            | Self::EndStray(EndStray { uuid, .. })
+            | Self::Close(Close { uuid, .. })
+            | Self::Start(Start {
+                uuid: Some(uuid), ..
+            }) => Some(uuid),
             _ => None,
         }
     }
@@ -536,6 +583,7 @@ impl fmt::Display for Action {
                 write!(f, "set {} on {}", changes.join(", "), set.name)
             }
             Self::StartServer(server) => write!(f, "start the server of {}", server.name),
+            Self::Close(close) => write!(f, "close {} to new programs", close.name),
             Self::EndStray(stray) => {
                 write!(
                     f,

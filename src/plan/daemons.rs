@@ -12,18 +12,21 @@ use super::refusal::{check_driver_version, no_program_starts};
 use super::setting_change::live_changes;
 use super::up::Planner;
 use super::{
-    Action, ClientOf, IdlePod, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy, Step,
-    Stop, UnmanagedDaemon, serve_setting,
+    Action, ClientOf, Close, IdlePod, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
+    Step, Stop, UnmanagedDaemon, serve_setting,
 };
 use crate::failure::Problem;
 use crate::mps::{ClientPolicy, StopMethod};
-use crate::node::{DaemonState, Device, Node, Served};
+use crate::node::{Closer, DaemonState, Device, Node, Served};
 use crate::profile::SettingAssignment;
 use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings};
-use crate::state::RunDir;
+use crate::state::{NextDaemon, RunDir};
 
 /// The reason to start the daemon of a device that takes the place of others.
 const NEW_INSTANCE: &str = "new instance";
+
+/// The reason to start a daemon in the place of one that was closed to new programs.
+pub(super) const HAVE_LEFT: &str = "its programs have left";
 
 /// The reason to start the daemon of a device that `down` has stopped.
 pub(super) const WAS_STOPPED: &str = "it was stopped";
@@ -112,6 +115,12 @@ impl GpuPlan {
                 self.obstacles.push(foreign_daemon(served));
                 return;
             }
+            Some(served)
+                if served.state == DaemonState::Closing && served.closer != Closer::ThisProcess =>
+            {
+                self.add_reopening(settings, served, wanted);
+                return;
+            }
             Some(served) => {
                 let Some(because) = restart_reason(served, wanted) else {
                     self.add_settings_change(settings, served, device);
@@ -142,6 +151,30 @@ impl GpuPlan {
         };
         let because = Reason::from(because).with_share(settings);
         self.steps.push(Action::Start(start).with_reason(because));
+    }
+
+    /// Plans which daemon follows that of a device which admits no new programs. Nobody is disrupted: `heal` starts it.
+    fn add_reopening(&mut self, settings: &Settings, served: &Served, wanted: &DevicePlan) {
+        let Some(closing) = &served.record.closing else {
+            return;
+        };
+        let next = closing.next.as_ref();
+        let is_as_wanted =
+            next.is_some_and(|next| next.name == wanted.name && next.settings == *settings);
+        if !is_as_wanted {
+            let close = Action::Close(Close {
+                name: served.record.name.clone(),
+                uuid: served.record.uuid.clone(),
+                until: closing.until,
+                next: Some(NextDaemon {
+                    name: wanted.name.clone(),
+                    settings: settings.clone(),
+                    by_hand: Vec::new(),
+                }),
+            });
+            let because = "it gets a new daemon when its programs have left";
+            self.steps.push(close.with_reason(because));
+        }
     }
 
     /// Plans to stop the daemon of a device that has lost its record; returns the reason.
@@ -255,6 +288,9 @@ fn stop_method(served: &Served) -> StopMethod {
 
 /// The reason to start or restart the daemon of a device.
 fn restart_reason(served: &Served, wanted: &DevicePlan) -> Option<String> {
+    if served.state == DaemonState::Dead && served.record.closing.is_some() {
+        return Some(HAVE_LEFT.to_owned());
+    }
     if let Some(ailment) = served.state.outage_reason() {
         return Some(ailment.to_owned());
     }

@@ -135,6 +135,7 @@ fn served_device(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey
         since: Timestamp::UNIX_EPOCH,
         restarts: 0,
         healed: Vec::new(),
+        closing: None,
         leaving: false,
     };
     Served {

@@ -158,7 +158,8 @@ impl Plan {
         let starts = self.starts().map(|start| start.name.as_str());
         let stops = self.stops().map(|stop| stop.name.as_str());
         let sets = self.sets().map(|set| set.name.as_str());
-        starts.chain(stops).chain(sets)
+        let closes = self.closes().map(|close| close.name.as_str());
+        starts.chain(stops).chain(sets).chain(closes)
     }
 
     /// The memory limits that it gives to clients, each once.

@@ -182,7 +182,7 @@ impl Rank {
             | Action::CreateComputeInstance { instance: at, .. } => {
                 Self::Build(Reverse(at.size), *at, None)
             }
-            Action::Set(_) => Self::Set,
+            Action::Set(_) | Action::Close(_) => Self::Set,
             Action::StartServer(_) => Self::StartServer,
         }
     }

@@ -17,6 +17,7 @@ mod held_gpus;
 mod kill;
 mod left_out;
 mod missing_gpus;
+mod parts;
 mod preconditions;
 mod private;
 mod prune;
@@ -28,8 +29,8 @@ mod up;
 pub mod virtual_node;
 
 pub use action::{
-    Action, CdiChange, EndStray, GpuInstance, Place, PlanInstance, Purge, Reason, Set, Signal,
-    Start, StartServer, StartedBy, Step, Stop, serve_setting,
+    Action, CdiChange, Close, EndStray, GpuInstance, Place, PlanInstance, Purge, Reason, Set,
+    Signal, Start, StartServer, StartedBy, Step, Stop, serve_setting,
 };
 pub use daemons::set;
 pub use device::DevicePlan;

@@ -81,6 +81,15 @@ impl Verb {
                 format!("the daemon of {name} has died, and its clients get CUDA error 806"),
                 format!("mig-mps restart {name} starts it again"),
             ),
+            DaemonState::Closing => Problem::new(
+                format!(
+                    "{name} admits no new programs, and its daemon carries out no command until they have left"
+                ),
+                match self {
+                    Self::Kill => "end the process itself: kill PID".to_owned(),
+                    _ => format!("mig-mps status {name} says what it waits for"),
+                },
+            ),
             DaemonState::Hung(_) => Problem::new(
                 format!("the daemon of {name} hangs: it takes no commands and no new clients"),
                 format!("mig-mps restart {name} ends that"),

@@ -1,12 +1,12 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{WAS_STOPPED, is_stuck};
+use super::daemons::{HAVE_LEFT, WAS_STOPPED, is_stuck};
 use super::preconditions::{Verb, check_ours, check_own_daemon, find_device_for_command};
 use super::refusal::{check_driver_version, check_visible};
-use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
+use super::{Action, Close, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
 use crate::failure::Problem;
 use crate::node::{
-    DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
+    Closer, DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
 };
 use crate::state::{DeviceRecord, InstanceKey, RunDir};
 
@@ -53,15 +53,62 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         }
         check_own_daemon(node, run_dir)?;
     }
-    let healed: Vec<String> = ours
+    let (closing, failed): (Vec<&Served>, Vec<&Served>) = ours
+        .into_iter()
+        .partition(|served| served.record.closing.is_some());
+    let healed: Vec<String> = failed
         .iter()
         .map(|served| served.record.name.clone())
         .collect();
     let mut plan = plan_restarts(node, run_dir, &healed, StartedBy::Heal)?;
+    for served in closing {
+        plan.add_next_daemon(node, run_dir, served);
+    }
     plan.end_idle_strays(node, |device| {
         names.is_empty() || names.contains(&device.name)
     });
     Ok(plan.complete(node, run_dir))
+}
+
+impl Plan {
+    /// Adds what follows for a device that was closed to new programs: its daemon ends, and another one starts, or the device
+    /// stays stopped. A device that is gone is left to `up`.
+    fn add_next_daemon(&mut self, node: &Node, run_dir: &RunDir, served: &Served) {
+        let (Some(closing), Some(device)) = (
+            &served.record.closing,
+            node.device_with_uuid(&served.record.uuid),
+        ) else {
+            return;
+        };
+        let Ok((gpu, place)) = place_of(node, device, Some(served)) else {
+            return;
+        };
+        let (name, uuid) = (served.record.name.clone(), served.record.uuid.clone());
+        let action = match &closing.next {
+            next if served.is_alive() => Action::Close(Close {
+                name,
+                uuid,
+                until: closing.until,
+                next: next.clone(),
+            }),
+            Some(next) => Action::Start(Start {
+                name: next.name.clone(),
+                place,
+                uuid: Some(uuid),
+                settings: next.settings.clone(),
+                served_id: None,
+                by_hand: next.by_hand.clone(),
+                by: StartedBy::Restart,
+                beside: UnmanagedDaemon::on_device(node, run_dir, device),
+            }),
+            None => Action::Stop(Stop {
+                keeps_device: true,
+                ..Stop::from_served(served)
+            }),
+        };
+        let steps = &mut self.gpu_plan_mut(node, &gpu.uuid).steps;
+        steps.push(action.with_reason(HAVE_LEFT));
+    }
 }
 
 /// True if `heal` starts or restarts it.
@@ -70,7 +117,11 @@ pub fn needs_healing(device: &Device, node: &Node) -> bool {
         return false;
     };
     let record = &served.record;
+    if record.closing.is_some() && served.closer != Closer::Gone {
+        return false;
+    }
     let is_down = match served.state {
+        DaemonState::Closing => served.clients.are_none(),
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
@@ -206,6 +257,7 @@ fn absent_device_problem(node: &Node, device: &Device, served: Option<&Served>) 
 
 fn reason_to_restart(served: &Served) -> Reason {
     match &served.state {
+        DaemonState::Dead if served.record.closing.is_some() => HAVE_LEFT.into(),
         DaemonState::Dead if served.record.daemon.is_none() => {
             "an interrupted change was not finished".into()
         }

@@ -94,6 +94,18 @@ pub fn render_waits(plan: &Plan, limit: Duration) -> String {
     )
 }
 
+/// Describes what `--no-new` means for the programs of others. On a node of Slurm, jobs are kept away first.
+pub fn render_no_new(has_slurmd: bool) -> String {
+    let mut text = "\nMeanwhile no new program gets in. A job that starts its next program, such as a step, a worker or an evaluation, gets \
+                    CUDA error 805, and so does a running program that makes another CUDA context."
+        .to_owned();
+    if has_slurmd {
+        text += "\nThis node runs jobs of Slurm. First let no new ones come: \
+                 scontrol update NodeName=$(hostname -s) State=DRAIN Reason=mig-mps";
+    }
+    text
+}
+
 /// Describes the processes that hold GPUs on which the plan switches MIG modes or destroys instances.
 fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
     let title = held.title();

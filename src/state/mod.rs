@@ -10,8 +10,8 @@ mod writer;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{
-    DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile,
-    OlderClient, Origin, RecordedInstance, StoppedDevice,
+    Closing, DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal,
+    NextDaemon, NodeFile, OlderClient, Origin, RecordedInstance, StoppedDevice,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

@@ -95,6 +95,9 @@ pub struct DeviceRecord {
     /// The times at which `heal` started the daemon, within the hour before the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub healed: Vec<Timestamp>,
+    /// Set while the device admits no new programs, and until the change that wants this goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closing: Option<Closing>,
     /// True while a change takes the device from mig-mps: if that is interrupted, `heal` does not start it again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
@@ -155,6 +158,41 @@ impl DeviceRecord {
     pub fn is_given_up(&self, now: Timestamp) -> bool {
         self.recent_heals(now).count() >= Self::MAX_HEALS_PER_HOUR
     }
+}
+
+/// What becomes of a device that admits no new programs, when the last one has left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Closing {
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// The process of that command.
+    #[serde(flatten)]
+    pub writer: Writer,
+    /// The time until which it waits.
+    pub until: Timestamp,
+    /// The daemon that follows; `None` if the device stays without one.
+    pub next: Option<NextDaemon>,
+}
+
+/// `root since 2026-11-29T14:54:08Z (mig-mps restart trainer --drain 8h --no-new), until 2026-11-29T22:54:08Z at most`
+impl fmt::Display for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (origin, until) = (&self.origin, format_second(self.until));
+        write!(f, "{origin}, until {until} at most")
+    }
+}
+
+/// A daemon that takes the place of one that is closing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NextDaemon {
+    /// The name of the device.
+    pub name: String,
+    pub settings: Settings,
+    /// The keys of the settings that `mig-mps set` changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_hand: Vec<String>,
 }
 
 /// A client that was there when a setting changed: it keeps the values that it started with.

@@ -304,6 +304,7 @@ impl Testbed {
             since: Timestamp::UNIX_EPOCH,
             restarts: 0,
             healed: Vec::new(),
+            closing: None,
             leaving: false,
         };
         self.node.devices.push(Device::recorded(Served {

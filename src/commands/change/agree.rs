@@ -15,7 +15,7 @@ use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, consequences, note, obtain_consent};
 
 /// The next step of a change.
-enum ChangeStep {
+pub(super) enum ChangeStep {
     /// Get consent for the plan, if it needs one.
     Agree(Planned),
     /// Wait for the clients in the way of the plan.
@@ -35,6 +35,7 @@ impl ChangeRun<'_> {
         loop {
             step = match step {
                 ChangeStep::Agree(shown) => self.ask_for_consent(shown)?,
+                ChangeStep::Drain(agreed) if self.options.no_new => self.close_and_wait(agreed)?,
                 ChangeStep::Drain(agreed) => self.wait_for_clients(agreed)?,
                 ChangeStep::Lock(agreed) => self.lock_and_plan_again(agreed)?,
                 ChangeStep::CarryOut(lock, planned) => return Ok((lock, planned)),
@@ -55,7 +56,10 @@ impl ChangeRun<'_> {
         }
         if let Some(consent) = self.consent_needed(&shown.plan) {
             let plan = &shown.plan;
-            let waits = consequences::render_waits(plan, self.drain.remaining_time());
+            let mut waits = consequences::render_waits(plan, self.drain.remaining_time());
+            if self.options.no_new && !waits.is_empty() {
+                waits += &consequences::render_no_new(self.options.environment.host.runs_slurmd());
+            }
             let (allowed, held) = (self.options.allowed, self.held_gpus(&shown));
             if self.change.needs_consent(plan)
                 && !obtain_consent(plan, allowed, held, consent, &waits)?
@@ -147,7 +151,7 @@ impl ChangeRun<'_> {
 
     /// Takes the node's lock. A user whose own server another user's daemon has started may end its clients, and cannot
     /// take that daemon's lock: nothing that the lock guards is changed.
-    fn take_lock(&self, plan: &Plan) -> Result<Option<Lock>> {
+    pub(super) fn take_lock(&self, plan: &Plan) -> Result<Option<Lock>> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
@@ -168,7 +172,7 @@ impl ChangeRun<'_> {
     }
 
     /// Returns the consent that a plan still needs, after another one was agreed to.
-    fn consent_needed(&self, plan: &Plan) -> Option<Consent> {
+    pub(super) fn consent_needed(&self, plan: &Plan) -> Option<Consent> {
         match &self.agreed {
             Some(agreed) => plan.disrupts_more_than(agreed).then_some(Consent::AskAgain),
             None if self.options.consent.yes => Some(Consent::Given),

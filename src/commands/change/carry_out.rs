@@ -17,6 +17,7 @@ impl ChangeRun<'_> {
     pub(super) fn carry_out(&mut self, lock: Option<Lock>, planned: Planned) -> Result<Outcome> {
         match self.apply_and_read_back(planned) {
             Ok(outcome) => Ok(Outcome {
+                plan: self.closing.with_done(outcome.plan),
                 lock,
                 deferred_error: self.update_cdi_file(ChangeEnding::Done).err(),
                 ..outcome
@@ -98,7 +99,7 @@ impl ChangeRun<'_> {
     }
 
     /// Applies the plan. Returns the failures of a change that nobody watches, or that goes on with other GPUs.
-    fn apply_plan(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
+    pub(super) fn apply_plan(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
         let Planned { node, plan, .. } = planned;
         if plan.is_empty() {
             return Ok(None);

@@ -3,6 +3,7 @@
 
 mod agree;
 mod carry_out;
+mod closing;
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -13,8 +14,10 @@ use super::change_report::Outcome;
 use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
 use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted};
+use closing::ClosingProgress;
+
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
-use crate::error::Result;
+use crate::error::{Result, command_error};
 use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
@@ -84,6 +87,8 @@ pub struct ChangeOptions<'a> {
     pub consent: &'a ConsentArgs,
     pub allowed: Allowed,
     pub on_failure: OnFailure,
+    /// Admit no new programs while clients are waited for.
+    pub no_new: bool,
     /// The parts that are left out; more are added with [`OnFailure::LeaveOut`].
     pub left_out: LeftOut,
     pub detail: Detail,
@@ -108,6 +113,7 @@ impl<'a> ChangeOptions<'a> {
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
+            no_new: false,
             left_out: LeftOut::default(),
             detail: Detail::CLIENTS,
             lock_limit: LOCK_LIMIT,
@@ -139,7 +145,8 @@ impl<'a> ChangeOptions<'a> {
         let mut run = ChangeRun {
             state: RunDir::at(&self.directories.run),
             change,
-            drain: Drain::from_seconds(consent.drain.filter(|_| !consent.force)),
+            drain: Drain::from_seconds(consent.drain.filter(|_| self.no_new || !consent.force)),
+            closing: ClosingProgress::default(),
             agreed: None,
             cannot_start: None,
             restarted: Vec::new(),
@@ -191,11 +198,24 @@ impl Planned {
     }
 }
 
+/// Refuses `--no-new` where programs that start meanwhile were not seen to be refused.
+fn check_refuses_newcomers(node: &Node) -> Result<()> {
+    if node.control_program().refuses_newcomers {
+        return Ok(());
+    }
+    let error = command_error(format_args!(
+        "--no-new is not possible with driver {}: only the MPS of driver 580 was seen to refuse new programs while others go on",
+        node.driver
+    ));
+    Err(error.with_hint("leave out --no-new: new programs are then admitted while --drain waits"))
+}
+
 struct ChangeRun<'a> {
     options: ChangeOptions<'a>,
     change: &'a mut dyn Change,
     state: RunDir,
     drain: Drain,
+    closing: ClosingProgress,
     /// The last plan that was agreed to.
     agreed: Option<Plan>,
     /// The daemons that the last plan leaves as they are: they could not start again.
@@ -241,7 +261,11 @@ impl ChangeRun<'_> {
         loop {
             let left_out = self.options.left_out();
             let mut plan = self.change.plan(node, &self.state, left_out)?;
-            if let Some(seconds) = self.options.consent.force_after_seconds() {
+            self.check_not_closed_by_another(node, &plan)?;
+            if !self.change.is_verified() {
+                plan = self.closing.without_done(plan);
+            }
+            if let Some(seconds) = self.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
             // A question names the instances that others may have made.
@@ -255,6 +279,15 @@ impl ChangeRun<'_> {
             if !leaves_more_out && let Some(plan) = self.check_starts(plan, node)? {
                 return Ok(plan);
             }
+        }
+    }
+
+    /// The time that clients get before they are ended; `None` if they are not, or not yet.
+    fn force_after_seconds(&self) -> Option<u32> {
+        if self.options.no_new {
+            self.closing.force_after_seconds()
+        } else {
+            self.options.consent.force_after_seconds()
         }
     }
 
@@ -297,6 +330,9 @@ impl ChangeRun<'_> {
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&mut self) -> Result<Planned> {
         let node = self.first_snapshot()?;
+        if self.options.no_new {
+            check_refuses_newcomers(&node)?;
+        }
         match self.make_plan(&node) {
             Ok(plan) => {
                 let mut first = Planned::new(node, plan);

@@ -127,6 +127,8 @@ impl ProbeContext<'_> {
         }
         let state = if process.is_stopped {
             DaemonState::Suspended
+        } else if record.closing.is_some() {
+            DaemonState::Closing
         } else if record.finished {
             DaemonState::Hidden
         } else {

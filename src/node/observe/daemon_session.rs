@@ -90,6 +90,11 @@ pub(super) fn observe_daemons(
                 .filter(|last| may_guess || last.answer.is_none())
                 .cloned(),
         };
+        // It answers no session.
+        if probe.served.state == DaemonState::Closing {
+            probe.list_clients();
+            continue;
+        }
         match probe.passive_state() {
             Some(state) => probe.served.state = state,
             None => probes.push(probe),

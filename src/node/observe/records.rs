@@ -13,8 +13,8 @@ use super::daemon_passive::log_path;
 use crate::failure::Failure;
 use crate::host::{Environment, FileError, is_terminal_control, to_printable};
 use crate::mps::LogDir;
-use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
-use crate::state::{DeviceRecord, RunDir};
+use crate::node::{Closer, Device, NoSuchDevice, Node, Served, Unseen};
+use crate::state::RunDir;
 
 /// Returns a node of which the records alone are read.
 pub(super) fn node_from_records(environment: &Environment, boot_id: String) -> Node {
@@ -87,7 +87,13 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         };
         for record in records {
             let is_abandoned = !record.finished && again.contains(&record);
-            add_record(record, is_abandoned, &run_dir, node);
+            let closer = Closer::find(record.closing.as_ref(), &environment.host);
+            let served = Served {
+                is_abandoned,
+                closer,
+                ..Served::new(record, &run_dir)
+            };
+            add_record(served, node);
         }
     }
 }
@@ -119,7 +125,8 @@ fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) ->
 }
 
 /// Adds a record, unless another run directory has one of this name or device: the system's directory comes first.
-fn add_record(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut Node) {
+fn add_record(served: Served, node: &mut Node) {
+    let (record, run_dir) = (&served.record, &served.run_dir);
     let known = node.served().find(|served| {
         let same = served.record.name == record.name || served.record.key == record.key;
         same && served.run_dir != *run_dir
@@ -134,10 +141,7 @@ fn add_record(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: 
         node.unseen.push(Unseen::Other(hidden));
         return;
     }
-    node.devices.push(Device::recorded(Served {
-        is_abandoned,
-        ..Served::new(record, run_dir)
-    }));
+    node.devices.push(Device::recorded(served));
 }
 
 /// The log directories of all daemons that run or ran.

@@ -1,0 +1,81 @@
+//! Devices that admit no new programs: their daemons end with the clients that they have.
+
+use super::cause::Cause;
+use super::context::Run;
+use crate::host::{Directories, Environment, FileResult};
+use crate::mps::{ControlProgram, Daemon};
+use crate::plan::Close;
+use crate::state::{Closing, DeviceRecord, NextDaemon, RunDir, Writer};
+
+/// Records what follows for a device, and makes its daemon admit no new clients. What was recorded stays where the daemon has
+/// been asked to.
+pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
+    let served = run.find_served(&close.uuid).ok_or(Cause::NoDevice)?;
+    let (environment, before) = (run.context.environment, &served.record);
+    let host = &environment.host;
+    let closing = Closing {
+        origin: run.journal.origin(environment),
+        writer: Writer::for_this_process(host, &run.context.node.boot_id),
+        until: close.until,
+        next: close.next.clone(),
+    };
+    run.run_dir.replace_record(&DeviceRecord {
+        closing: Some(closing),
+        ..before.clone()
+    })?;
+    let Some(daemon) = before.daemon else {
+        return Ok(());
+    };
+    let asked = run
+        .daemon_of(&close.uuid)
+        .close(host, (daemon.pid, daemon.start_time));
+    asked.map(drop).map_err(|error| {
+        let restored = run.run_dir.replace_record(before);
+        Cause::from(error).with_cleanup(restored.map_err(Cause::from))
+    })
+}
+
+/// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. The caller holds
+/// the node's lock, so that the daemon is that of the record.
+pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &str) {
+    let run_dir = RunDir::at(&directories.run);
+    let Ok(Some(record)) = run_dir.load_record(uuid) else {
+        return;
+    };
+    let (Some(_), Some(daemon), Ok(programs)) =
+        (record.closing, record.daemon, environment.mps_programs())
+    else {
+        return;
+    };
+    let logs = directories.log.join(uuid);
+    let program = ControlProgram::for_driver("");
+    let served = Daemon::new(programs, program, run_dir.pipe_dir(uuid), logs);
+    // The next try comes soon.
+    let _ = served.close(&environment.host, (daemon.pid, daemon.start_time));
+}
+
+/// True if the daemon of a closing device has ended, or is no longer closing.
+pub fn has_ended(environment: &Environment, run_dir: &RunDir, uuid: &str) -> bool {
+    let Ok(Some(record)) = run_dir.load_record(uuid) else {
+        return true;
+    };
+    let daemon = record.daemon.filter(|_| record.closing.is_some());
+    daemon.is_none_or(|daemon| daemon.find_process(&environment.host).is_none())
+}
+
+/// Records that a device which this process has closed gets the same daemon again: what it was closed for is not done.
+pub fn reopen(run_dir: &RunDir, uuid: &str) -> FileResult<()> {
+    let Some(mut record) = run_dir.load_record(uuid)? else {
+        return Ok(());
+    };
+    let again = NextDaemon {
+        name: record.name.clone(),
+        settings: record.settings.clone(),
+        by_hand: record.by_hand.clone(),
+    };
+    match &mut record.closing {
+        Some(closing) if closing.writer.pid.0 == std::process::id() => closing.next = Some(again),
+        _ => return Ok(()),
+    }
+    run_dir.replace_record(&record)
+}

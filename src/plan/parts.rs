@@ -1,0 +1,121 @@
+//! The parts of a plan that are carried out one after the other, each when its clients have left.
+
+use jiff::Timestamp;
+
+use super::action::{Action, Close, Step};
+use super::{GpuPlan, Plan, Stop};
+use crate::mps::StopMethod;
+use crate::node::{Closer, DaemonState, Node};
+
+impl Plan {
+    /// Splits the plan: a GPU whose instances change is a part, and on the others each device is. If a device gets the name of
+    /// one of another part, there is one part.
+    pub fn split_into_parts(&self) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        for gpu in &self.gpus {
+            let is_whole = gpu.to_be_continued || gpu.steps.iter().any(Step::is_of_mig);
+            let mut devices: Vec<Option<&str>> = Vec::new();
+            for step in &gpu.steps {
+                let device = step.action.device_uuid().filter(|_| !is_whole);
+                if !devices.contains(&device) {
+                    devices.push(device);
+                }
+            }
+            parts.extend(devices.into_iter().map(|device| {
+                let mut gpu = gpu.clone();
+                gpu.steps
+                    .retain(|step| is_whole || step.action.device_uuid() == device);
+                Self {
+                    gpus: vec![gpu],
+                    ..Self::default()
+                }
+            }));
+        }
+        let takes_name = |part: &Self, other: &Self| {
+            let mut starts = part.starts();
+            starts.any(|start| other.stops().any(|stop| stop.name == start.name))
+        };
+        let is_entangled = parts.iter().enumerate().any(|(nth, part)| {
+            let others = parts.iter().enumerate().filter(|(other, _)| *other != nth);
+            others
+                .map(|(_, other)| other)
+                .any(|other| takes_name(part, other))
+        });
+        if is_entangled {
+            vec![self.clone()]
+        } else {
+            parts
+        }
+    }
+
+    /// Returns the parts as one plan.
+    pub fn join_parts(parts: &[Self]) -> Self {
+        let mut joined = Self::default();
+        for part in parts {
+            joined.append_continuation(part);
+        }
+        joined
+    }
+
+    /// True if both concern the daemon of a device.
+    pub fn has_a_device_of(&self, other: &Self) -> bool {
+        let uuids: Vec<&str> = other.stops().map(|stop| stop.uuid.as_str()).collect();
+        self.stops().any(|stop| uuids.contains(&stop.uuid.as_str()))
+    }
+
+    /// The daemons that are to admit no new clients.
+    pub fn closes(&self) -> impl Iterator<Item = &Close> {
+        self.steps().filter_map(|step| match &step.action {
+            Action::Close(close) => Some(close),
+            _ => None,
+        })
+    }
+
+    /// True if nobody has to leave before this part is carried out.
+    pub fn is_free(&self, node: &Node) -> bool {
+        let mut stops = self.stops();
+        !stops.any(|stop| stop.may_have_clients() || is_closing(stop, node))
+    }
+
+    /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:
+    /// one that closed would exit at once, and programs would run outside MPS.
+    pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
+        let mut plan = Self::default();
+        for gpu in &self.gpus {
+            let stops = gpu.actions().filter_map(Action::as_stop);
+            let to_close = stops.filter(|stop| {
+                let is_open = stop.means == StopMethod::Session && !is_closing(stop, node);
+                is_open && !stop.clients.is_empty()
+            });
+            let steps: Vec<Step> = to_close
+                .map(|stop| {
+                    let mut starts = gpu.actions().filter_map(Action::as_start);
+                    let next = starts.find(|start| start.uuid.as_ref() == Some(&stop.uuid));
+                    let close = Action::Close(Close {
+                        name: stop.name.clone(),
+                        uuid: stop.uuid.clone(),
+                        until,
+                        next: next.map(super::Start::as_next_daemon),
+                    });
+                    close.with_reason("it waits for its clients")
+                })
+                .collect();
+            if !steps.is_empty() {
+                plan.gpus.push(GpuPlan {
+                    steps,
+                    ..gpu.clone()
+                });
+            }
+        }
+        plan
+    }
+}
+
+/// True if this process has closed the device, and its daemon has not ended.
+fn is_closing(stop: &Stop, node: &Node) -> bool {
+    node.served().any(|served| {
+        served.record.uuid == stop.uuid
+            && served.state == DaemonState::Closing
+            && served.closer == Closer::ThisProcess
+    })
+}
