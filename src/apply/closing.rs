@@ -19,6 +19,15 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         until: close.until,
         next: close.next.clone(),
     };
+    // Nobody but `heal` sees to what this command does not wait for.
+    let closing = match before.closing.clone() {
+        Some(earlier) if !close.is_waited_for && earlier.next == close.next => earlier,
+        Some(earlier) if !close.is_waited_for => Closing {
+            writer: earlier.writer,
+            ..closing
+        },
+        _ => closing,
+    };
     run.run_dir.replace_record(&DeviceRecord {
         closing: Some(closing),
         ..before.clone()

@@ -293,6 +293,9 @@ pub struct Close {
     /// The daemon that follows; `None` if none does.
     #[serde(skip)]
     pub next: Option<NextDaemon>,
+    /// True if the command waits for the clients, and then goes on itself.
+    #[serde(skip)]
+    pub is_waited_for: bool,
 }
 
 /// A daemon to stop.

@@ -171,6 +171,7 @@ impl GpuPlan {
                     settings: settings.clone(),
                     by_hand: Vec::new(),
                 }),
+                is_waited_for: false,
             });
             let because = "it gets a new daemon when its programs have left";
             self.steps.push(close.with_reason(because));

@@ -96,6 +96,7 @@ impl Plan {
                         uuid: stop.uuid.clone(),
                         until,
                         next: next.map(super::Start::as_next_daemon),
+                        is_waited_for: true,
                     });
                     close.with_reason("it waits for its clients")
                 })

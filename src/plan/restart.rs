@@ -90,6 +90,7 @@ impl Plan {
                 uuid,
                 until: closing.until,
                 next: next.clone(),
+                is_waited_for: false,
             }),
             Some(next) => Action::Start(Start {
                 name: next.name.clone(),

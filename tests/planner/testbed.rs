@@ -130,7 +130,7 @@ impl Testbed {
 
     fn step(&mut self, gpu: usize, action: &Action) {
         match action {
-            Action::Stop(_) | Action::EndStray(_) => {}
+            Action::Stop(_) | Action::EndStray(_) | Action::Close(_) => {}
             Action::DestroyComputeInstance {
                 instance, compute, ..
             } => {

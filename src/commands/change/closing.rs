@@ -10,7 +10,7 @@ use super::{ChangeRun, Planned};
 use crate::apply;
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
-use crate::error::{CommandError, Result, command_error};
+use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
 use crate::node::{Closer, Node};
 use crate::plan::{Plan, Refusal};
@@ -25,6 +25,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The interval at which a part is planned again that has to wait for more than closing daemons.
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The message after Ctrl-C.
+const INTERRUPTED: &str = "Interrupted: closed devices admit no new programs until those that run have left, and mig-mps heal then goes on; \
+                           mig-mps up makes them as the applied profile says instead";
 
 /// What `--no-new` has done so far.
 #[derive(Default)]
@@ -70,7 +74,7 @@ impl ChangeRun<'_> {
     pub(super) fn close_and_wait(&mut self, agreed: Planned) -> Result<ChangeStep> {
         self.work_off_parts(agreed).inspect_err(|error| {
             // What was refused or has failed is not done when the programs have left.
-            if error.status != ExitStatus::Refused {
+            if ![ExitStatus::Refused, ExitStatus::Interrupted].contains(&error.status) {
                 self.reopen_closed();
             }
         })
@@ -175,19 +179,24 @@ impl ChangeRun<'_> {
             .observer
             .with_nvml_closed(|| self.wait_for_daemons(&of_part, end));
         self.closing.closed = closed;
-        Ok(waited?)
+        waited?
     }
 
-    fn wait_for_daemons(&self, uuids: &[&str], end: Instant) {
+    fn wait_for_daemons(&self, uuids: &[&str], end: Instant) -> Result<()> {
         let (environment, directories) = (self.options.environment, self.options.directories);
         let mut tried = Instant::now();
         loop {
             let has_ended = |uuid: &&str| apply::has_ended(environment, &self.state, uuid);
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || !uuids.is_empty() && uuids.iter().all(has_ended) {
-                return;
+                return Ok(());
             }
-            std::thread::sleep(LOOK_INTERVAL.min(left));
+            if !environment
+                .interrupt
+                .sleep_uninterrupted(LOOK_INTERVAL.min(left))
+            {
+                return Err(declined_by_user(ExitStatus::Interrupted, INTERRUPTED));
+            }
             if tried.elapsed() < RETRY_INTERVAL {
                 continue;
             }
@@ -228,12 +237,8 @@ impl ChangeRun<'_> {
             1 => String::new(),
             _ => format!("; {} more parts were not begun", parts - 1),
         };
-        let error = command_error(format_args!("the time of --drain is over: {who}{rest}"));
-        CommandError {
-            status: ExitStatus::Refused,
-            ..error
-        }
-        .with_hint(format!(
+        let what = format!("the time of --drain is over: {who}{rest}");
+        CommandError::new(ExitStatus::Refused, what).with_hint(format!(
             "{} admits no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait \
              longer, or end them with --force",
             names.join(", ")

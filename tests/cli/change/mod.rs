@@ -18,6 +18,7 @@ mod late_signals;
 mod limits;
 mod live_settings;
 mod no_daemon;
+mod no_new;
 mod older_versions;
 mod owners;
 mod places;

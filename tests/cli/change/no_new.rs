@@ -1,0 +1,353 @@
+//! `--no-new`: a device that changes admits no new programs while those that run are waited for.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use testkit::{App, Dialogue, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
+
+/// Three devices of one GPU.
+const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
+                   { name = \"job-{n}\", profile = \"1g\", count = 2, mps = { serve = \"all\" } } ]\n";
+
+fn lab() -> Sim {
+    Sim::served("h200", 1, LAB)
+}
+
+/// Starts a command, and waits until it has closed this device.
+#[track_caller]
+fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
+    let mut change = sim.talk(&[args, &["--no-new", "--yes"]].concat());
+    change.await_text(&format!("No new program gets onto {device}"));
+    assert_eq!(sim.device(device)["state"], "closing");
+    change
+}
+
+/// Asserts that a new program gets error 805, and not the device outside MPS.
+#[track_caller]
+fn is_refused(sim: &Sim, device: &str) {
+    let refused = sim.app(device, &["run", "0"]).finish();
+    assert_contains(&refused.output, "err 805");
+}
+
+#[track_caller]
+fn finishes(client: App) {
+    let finished = client.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+}
+
+fn record(sim: &Sim, device: &str) -> Value {
+    let path = sim
+        .node
+        .run_dir()
+        .join(sim.uuid(device))
+        .join("device.json");
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
+    let sim = lab();
+    let before = sim.device("class");
+    let client = sim.client("class");
+    let restart = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    is_refused(&sim, "class");
+    let ran = sim.run(&["run", "class", "--", "true"]).ended(125);
+    assert_contains(
+        &ran.stderr,
+        "class admits no new programs: closed by root since 20",
+    );
+    assert_contains(&ran.stderr, "mig-mps run --any takes one that is free");
+    finishes(sim.client("job-0"));
+    let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
+    assert!(!any.contains("class"), "{any}");
+    let env = sim.run(&["env", "class"]).ended(0).stderr;
+    assert_contains(&env, "class admits no new programs: closed by root");
+    // It is no problem, and no drift.
+    let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
+    assert_contains(
+        &status,
+        "1 client left; it then has a daemon again [device-closing]",
+    );
+    sim.run(&["plan", "--exit-code"]).ended(0);
+    let verified = sim.run(&["verify"]).ended(4).stderr;
+    assert_contains(&verified, "not checked: class admits no new programs");
+    finishes(client);
+    let _ = restart.end().ended(0);
+    let after = sim.device("class");
+    assert_eq!(after["state"], "ready");
+    assert_ne!(after["daemon_pid"], before["daemon_pid"]);
+    assert_eq!(record(&sim, "class")["closing"], Value::Null);
+    finishes(sim.client("class"));
+}
+
+#[test]
+fn down_leaves_the_device_stopped() {
+    let sim = lab();
+    let client = sim.client("class");
+    let down = closing(&sim, "class", &["down", "class", "--drain", "1h"]);
+    is_refused(&sim, "class");
+    finishes(client);
+    let _ = down.end().ended(0);
+    assert_eq!(in_state(&sim.status(), "stopped"), ["class"]);
+    sim.run(&["start", "class"]).ended(0);
+}
+
+#[test]
+fn each_device_closes_when_its_turn_has_come() {
+    let sim = lab();
+    let (first, second) = (sim.client("job-0"), sim.client("class"));
+    let idle = sim.device("job-1");
+    let mut restart = closing(&sim, "job-0", &["restart", "*", "--drain", "1h"]);
+    // What nobody uses was restarted at once, and the other one is still open.
+    assert_ne!(sim.device("job-1")["daemon_pid"], idle["daemon_pid"]);
+    finishes(sim.client("class"));
+    finishes(first);
+    restart.await_text("No new program gets onto class");
+    is_refused(&sim, "class");
+    finishes(sim.client("job-0"));
+    finishes(second);
+    let said = restart.end().ended(0).stdout;
+    assert_contains(&said, "3 devices on 1 GPU ready");
+    assert_eq!(sim.happened("daemon end"), 3);
+}
+
+#[test]
+fn up_changes_settings_and_geometry_behind_it() {
+    let sim = lab();
+    let client = sim.client("class");
+    let path = sim.profile(&LAB.replace("serve = \"all\"", "serve = \"one-at-a-time\""));
+    let path = path.to_str().unwrap();
+    let up = closing(&sim, "class", &["up", path, "--drain", "1h"]);
+    is_refused(&sim, "class");
+    finishes(client);
+    let _ = up.end().ended(0);
+    assert_eq!(sim.device("class")["serve"], "one-at-a-time");
+    sim.run(&["plan", path, "--exit-code"]).ended(0);
+    // Every device of the GPU goes; those without clients stay open until they have some.
+    let client = sim.client("class");
+    let path =
+        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
+    let path = path.to_str().unwrap();
+    let up = closing(&sim, "class", &["up", path, "--drain", "1h"]);
+    finishes(sim.client("job-0"));
+    finishes(client);
+    let _ = up.end().ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+    sim.run(&["plan", path, "--exit-code"]).ended(0);
+}
+
+#[test]
+fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
+    let sim = lab();
+    let client = sim.client("class");
+    let args = ["restart", "class", "--drain", "1", "--no-new", "--yes"];
+    let said = sim.run(&args).ended(4).stderr;
+    assert_contains(
+        &said,
+        "error: the time of --drain is over: 1 client is still running:",
+    );
+    assert_contains(&said, "mig-mps heal then goes on");
+    let closed = sim.device("class");
+    assert_eq!(closed["state"], "closing");
+    is_refused(&sim, "class");
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
+    assert_contains(&sim.run(&["status"]).stdout, "`mig-mps heal` sees to it");
+    finishes(client);
+    let healed = sim.run(&["heal"]).ended(0);
+    assert_contains(&healed.stdout, "class: its programs have left: daemon ");
+    assert_eq!(sim.device("class")["state"], "ready");
+    assert_ne!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
+    sim.run(&["plan", "--exit-code"]).ended(0);
+}
+
+#[test]
+fn with_force_those_who_are_left_are_ended() {
+    let sim = lab();
+    let client = sim.client("class");
+    let args = [
+        "restart", "class", "--drain", "1", "--no-new", "--force", "--yes",
+    ];
+    sim.run(&args).ended(0);
+    assert!(!client.finish().status.success());
+    assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn a_killed_change_is_carried_out_by_heal() {
+    for (command, state) in [("restart", "ready"), ("down", "stopped")] {
+        let sim = lab();
+        let client = sim.client("class");
+        let change = closing(&sim, "class", &[command, "class", "--drain", "1h"]);
+        change.signal(Signal::KILL);
+        drop(change);
+        is_refused(&sim, "class");
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(sim.device("class")["state"], "closing");
+        finishes(client);
+        // Its daemon may have ended of itself, or wait for its next try.
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(sim.device("class")["state"], state, "{command}");
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(sim.device("class")["state"], state, "{command}");
+    }
+}
+
+#[test]
+fn after_ctrl_c_too() {
+    let sim = lab();
+    let client = sim.client("class");
+    let change = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    change.signal(Signal::INT);
+    let said = change.end().ended(130).stdout;
+    assert_contains(
+        &said,
+        "Interrupted: closed devices admit no new programs until",
+    );
+    finishes(client);
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn a_profile_that_does_not_need_it_reopens_the_device() {
+    let sim = lab();
+    let client = sim.client("class");
+    let down = ["down", "class", "--drain", "1", "--no-new"];
+    sim.run(&down).ended(4);
+    assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
+    // Not while a client is there, but nobody has to wait for that.
+    let up = sim.run(&["up", "--yes"]).ended(0);
+    assert_contains(&up.stdout, "close class to new programs");
+    assert_eq!(
+        record(&sim, "class")["closing"]["next"]["name"],
+        json!("class")
+    );
+    sim.run(&["plan", "--exit-code"]).ended(0);
+    sim.run(&["up", "--yes"]).ended(0);
+    is_refused(&sim, "class");
+    finishes(client);
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn a_second_change_is_refused_and_names_the_first() {
+    let sim = lab();
+    let client = sim.client("class");
+    let first = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    for args in [
+        &["restart", "class", "--yes"][..],
+        &["restart", "class", "--drain", "1h", "--no-new", "--yes"],
+        &["down", "class"],
+        &["down"],
+    ] {
+        let said = sim.run(args).ended(4).stderr;
+        assert_contains(
+            &said,
+            "class admits no new programs for another change, by root since 20",
+        );
+        assert_contains(&said, "restart class --drain 1h --no-new --yes)");
+    }
+    let set = sim.run(&["set", "class", "max-clients=3"]).ended(4).stderr;
+    assert_contains(
+        &set,
+        "its daemon carries out no command until they have left",
+    );
+    let pid = client.pid().to_string();
+    let ended = sim.run(&["kill", "class", &pid, "--yes"]).ended(4).stderr;
+    assert_contains(&ended, "hint: end the process itself: kill PID");
+    // What has nothing to do with it goes on.
+    sim.run(&["restart", "job-0", "--yes"]).ended(0);
+    sim.run(&["set", "job-1", "max-clients=3"]).ended(0);
+    finishes(client);
+    let _ = first.end().ended(0);
+}
+
+#[test]
+fn down_by_force_ends_it_whoever_waits() {
+    let sim = lab();
+    let client = sim.client("class");
+    let first = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    sim.run(&["down", "--force"]).ended(0);
+    assert!(!client.finish().status.success());
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
+    let _ = first.end();
+    assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
+}
+
+#[test]
+fn a_daemon_that_dies_meanwhile_is_followed_by_the_next() {
+    let sim = lab();
+    let client = sim.client("class");
+    let restart = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    kill(&sim.device("class")["daemon_pid"]);
+    let _ = restart.end().ended(0);
+    assert!(!client.finish().status.success());
+    assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn a_failed_start_reopens_the_device() {
+    let sim = lab();
+    let client = sim.client("class");
+    let path = sim.profile(&LAB.replacen("serve = \"all\"", "serve = \"one-at-a-time\"", 1));
+    let mut up = closing(
+        &sim,
+        "class",
+        &["up", path.to_str().unwrap(), "--drain", "1h"],
+    );
+    sim.node.fault("daemon start").fails(1).unwrap();
+    finishes(client);
+    let _ = up.await_text("error");
+    let _ = up.end().ended(1);
+    assert_eq!(sim.device("class")["state"], "ready");
+    assert_eq!(sim.device("class")["serve"], "all");
+}
+
+#[test]
+fn without_clients_nothing_is_closed() {
+    let sim = lab();
+    let ran = sim.run(&["restart", "class", "--drain", "1h", "--no-new", "--yes"]);
+    assert!(!ran.ended(0).stderr.contains("No new program"));
+}
+
+#[test]
+fn what_was_not_seen_to_refuse_programs_is_not_tried() {
+    let sim = Sim::served("h200", 1, SMALL);
+    for driver in ["570.86.15", "595.45.04"] {
+        sim.node
+            .node()
+            .update(|state| driver.clone_into(&mut state.driver.version))
+            .unwrap();
+        let said = sim
+            .run(&["down", "--drain", "1h", "--no-new"])
+            .ended(1)
+            .stderr;
+        assert_contains(
+            &said,
+            &format!("--no-new is not possible with driver {driver}"),
+        );
+    }
+    let said = sim.run(&["down", "--no-new"]).ended(2).stderr;
+    assert_contains(&said, "--drain");
+}
+
+/// The question says what it means for the programs of others.
+#[test]
+fn the_question_says_that_it_is_not_free() {
+    let sim = Sim::whole("");
+    let client = sim.client("0");
+    let path = sim.profile(&whole("nofile = 3000"));
+    let command = format!("up {} --drain 1h --no-new", path.display());
+    let said = sim.answered(&command, "n\n").ended(4).stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_contains(&said, "Meanwhile no new program gets in.");
+    assert_contains(&said, "gets CUDA error 805");
+    assert!(!said.contains("scontrol"), "{said}");
+    assert_eq!(sim.device("0")["state"], "ready");
+    finishes(client);
+    wait_until("nobody computes", || sim.status()["clients"] == json!([]));
+}
