@@ -28,6 +28,7 @@ mod supervisor;
 mod surroundings;
 mod text;
 mod thread_budget;
+mod topology;
 mod trusted_path;
 mod units;
 mod user;
@@ -74,6 +75,7 @@ pub use text::{
     join_words, quote_for_shell, shorten_command, to_printable,
 };
 pub use thread_budget::{MORE_PROCESSES, Threads, exit_immediately, lock};
+pub use topology::{CpuBinding, NumaNode};
 pub use trusted_path::{
     append_privately, check_trusted_program, part_closed_to_others, stat_untrusted,
 };

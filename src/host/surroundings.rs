@@ -149,14 +149,25 @@ pub fn check_kernel() -> Result<(), OldKernel> {
 impl Host {
     /// Returns the CPUs that are local to the GPU with this UUID. Fails with the path of what is missing.
     pub fn cpus_near(&self, gpu: &str) -> FileResult<Cpus> {
+        let (path, text) = self.read_of_gpu(gpu, "local_cpulist")?;
+        text.parse()
+            .map_err(|error: String| FileError::new(io::ErrorKind::InvalidData, error).at(&path))
+    }
+
+    /// Returns the NUMA node of the GPU with this UUID; `None` if the machine does not tell (-1), as with one node alone.
+    pub fn numa_node_of(&self, gpu: &str) -> FileResult<Option<u32>> {
+        let (_, text) = self.read_of_gpu(gpu, "numa_node")?;
+        Ok(text.parse().ok())
+    }
+
+    /// Reads a file about a GPU's place in the machine.
+    fn read_of_gpu(&self, gpu: &str, file: &str) -> FileResult<(PathBuf, String)> {
         let address = self.pci_address(gpu)?;
         let path = self
             .root
-            .join(format!("sys/bus/pci/devices/{address}/local_cpulist"));
+            .join(format!("sys/bus/pci/devices/{address}/{file}"));
         let text = fs::read_to_string(&path).map_err(|error| FileError::from(error).at(&path))?;
-        text.trim()
-            .parse()
-            .map_err(|error: String| FileError::new(io::ErrorKind::InvalidData, error).at(&path))
+        Ok((path, text.trim().to_owned()))
     }
 
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.

@@ -265,14 +265,16 @@ pub enum RankMapping {
     Block,
     /// Rank 0 on the first device, 1 on the second, and so on, and again from the first
     Cycle,
+    /// Each rank on a device near the CPUs to which it is bound
+    Near,
 }
 
 /// The rank of a process on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalRank {
-    rank: usize,
+    pub rank: usize,
     /// The number of ranks on the node, if the launcher tells.
-    size: Option<usize>,
+    pub size: Option<usize>,
 }
 
 /// A process has no device by its rank.
@@ -345,8 +347,12 @@ impl LocalRank {
         if self.rank == 0 { self.size } else { None }
     }
 
-    /// True if two ranks get different MIG devices of one GPU among these devices.
+    /// True if two ranks get different MIG devices of one GPU among these devices, whatever their CPUs are.
     pub fn uses_parts_of_one_gpu(self, devices: &[&DeviceKey], map: RankMapping) -> bool {
+        if map == RankMapping::Near {
+            let gpus: BTreeSet<&str> = devices.iter().map(|key| key.gpu.as_str()).collect();
+            return self.size.is_some_and(|size| size > gpus.len());
+        }
         let used: BTreeSet<&DeviceKey> = (0..self.size.unwrap_or_default())
             .map(|rank| Self { rank, ..self })
             .filter_map(|rank| rank.device_index(devices.len(), devices.len(), map).ok())
@@ -356,12 +362,12 @@ impl LocalRank {
         gpus.len() < used.len()
     }
 
-    /// Returns the position of the rank's device among `count`, which are chosen from `all`.
+    /// Returns the position of the rank's device among `count`, which are chosen from `all`. CPUs are not looked at.
     pub fn device_index(self, count: usize, all: usize, map: RankMapping) -> Result<usize, NoRank> {
         let rank = self.rank;
         match (map, self.size) {
             _ if count == 0 => Err(NoRank::NoDevice { rank, all }),
-            (RankMapping::Cycle, _) => Ok(self.rank % count),
+            (RankMapping::Cycle | RankMapping::Near, _) => Ok(self.rank % count),
             (RankMapping::Block, Some(size)) => {
                 // The product of two numbers may have twice their digits.
                 let [rank, count, size] = [rank, count, size.max(count)].map(|n| n as u128);

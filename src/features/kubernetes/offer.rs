@@ -50,7 +50,7 @@ pub struct OfferedDevice {
     /// The reason why no container can have it now.
     pub ill: Option<String>,
     /// The NUMA node that its GPU is near.
-    pub numa_node: Option<i64>,
+    pub numa_node: Option<u32>,
     /// The variables and mounts of a container, or the reason why they are not known.
     pub container: Result<ContainerDevice, String>,
 }
@@ -82,8 +82,8 @@ impl OfferedDevice {
             None => "Healthy",
             Some(_) => "Unhealthy",
         };
-        let topology = self.numa_node.map(|id| api::TopologyInfo {
-            nodes: vec![api::NumaNode { id }],
+        let topology = self.numa_node.map(|node| api::TopologyInfo {
+            nodes: vec![api::NumaNode { id: node.into() }],
         });
         self.share_ids().map(move |id| api::Device {
             id,

@@ -5,7 +5,6 @@
 //! GPUs from being reset.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::process::Command;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -18,7 +17,7 @@ use super::offer::{OfferedDevice, ResourceOffers, resource_for};
 use crate::client::{ClientOptions, ContainerDevice};
 use crate::commands::env::container_device;
 use crate::error::{ErrorContext as _, Result};
-use crate::host::{Environment, Host, Pid, RunError, format_count, join_words, lock, run};
+use crate::host::{Environment, Pid, RunError, format_count, join_words, lock, run};
 use crate::node::{
     Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
 };
@@ -91,7 +90,7 @@ pub fn report_hardware(environment: &Environment) -> Result<()> {
 /// The facts about a device that change with its record alone.
 struct KnownDevice {
     record: DeviceRecord,
-    numa_node: Option<i64>,
+    numa_node: Option<u32>,
     container: Result<ContainerDevice, String>,
 }
 
@@ -154,9 +153,10 @@ impl<'a> OfferWatcher<'a> {
             if !self.known.get(&record.uuid).is_some_and(is_known) {
                 let limits = ClientOptions::default();
                 let container = container_device(self.environment, served, &limits);
+                let numa_node = self.environment.host.numa_node_of(&record.key.gpu);
                 let known = KnownDevice {
                     record: record.clone(),
-                    numa_node: numa_node_near(&self.environment.host, &record.key.gpu),
+                    numa_node: numa_node.ok().flatten(),
                     container: container.map_err(|error| error.to_string()),
                 };
                 self.known.insert(record.uuid.clone(), known);
@@ -254,15 +254,6 @@ impl<'a> OfferWatcher<'a> {
             thread::sleep(DAEMON_POLL_INTERVAL.saturating_sub(begun.elapsed()));
         }
     }
-}
-
-/// Returns the NUMA node that the GPU with this UUID is near; `None` if the machine has one alone, or does not tell.
-fn numa_node_near(host: &Host, gpu: &str) -> Option<i64> {
-    let address = host.pci_address(gpu).ok()?;
-    let path = host.under_root(format!("/sys/bus/pci/devices/{address}/numa_node"));
-    let node: i64 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
-    // The kernel says -1 where it does not know.
-    (node >= 0).then_some(node)
 }
 
 fn device_uuids(offers: &ResourceOffers) -> Vec<&str> {

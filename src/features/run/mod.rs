@@ -3,6 +3,7 @@
 mod copies;
 mod guard;
 mod keeper;
+mod near;
 mod notes;
 mod obstacle;
 mod private;
@@ -26,7 +27,7 @@ use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    self, Environment, Limits, check_kernel, raise_client_files, reset_sigchld,
+    self, Environment, Host, Limits, check_kernel, raise_client_files, reset_sigchld,
     restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
@@ -39,7 +40,8 @@ use crate::shared::{
 use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
-use notes::{note_choice, note_others, note_visible, warn_of_nccl};
+use near::near_position;
+use notes::{note_choice, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
 use private::PrivateDevice;
 use private_daemon::parent_directories;
@@ -67,7 +69,7 @@ pub struct RunArgs {
     choose: ChooseArgs,
     #[command(flatten)]
     wanted: WantedDevices,
-    /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
+    /// Spread ranks one after the other, in blocks, or by their CPUs [default: cycle]
     #[arg(long, requires = "ranked")]
     map: Option<RankMapping>,
     /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
@@ -195,13 +197,25 @@ impl RunArgs {
         let all = node.served().count();
         let rank = LocalRank::from_environment(host::environment_variable)?;
         let keys: Vec<&DeviceKey> = devices.iter().map(|served| &served.record.key).collect();
-        Ok(devices[self.rank_position(rank, &keys, all)?])
+        Ok(devices[self.rank_position(&environment.host, rank, &keys, all)?])
     }
 
     /// Returns the position of a rank's device among these of `all`.
-    fn rank_position(&self, rank: LocalRank, devices: &[&DeviceKey], all: usize) -> Result<usize> {
+    fn rank_position(
+        &self,
+        host: &Host,
+        rank: LocalRank,
+        devices: &[&DeviceKey],
+        all: usize,
+    ) -> Result<usize> {
         let map = self.map.unwrap_or(RankMapping::Cycle);
-        let position = rank.device_index(devices.len(), all, map)?;
+        let mut position = rank.device_index(devices.len(), all, map)?;
+        if map == RankMapping::Near {
+            match near_position(host, rank, devices)? {
+                Some(near) => position = near,
+                None => note_not_bound(rank),
+            }
+        }
         if std::env::vars_os().any(|(name, _)| name.to_string_lossy().contains("NCCL")) {
             warn_of_nccl(rank, devices, map);
         }
@@ -228,7 +242,7 @@ impl RunArgs {
                     if let Some(ranks) = rank.ranks_if_first() {
                         note_others(&devices[0].name, ranks, devices.len());
                     }
-                    self.rank_position(rank, &keys, keys.len())?
+                    self.rank_position(&environment.host, rank, &keys, keys.len())?
                 }
             };
             devices = vec![devices[position]];

@@ -49,6 +49,15 @@ pub(super) fn note_visible(name: &str) {
     }
 }
 
+/// Says that `--map near` cannot go by the CPUs of a rank.
+pub(super) fn note_not_bound(rank: LocalRank) {
+    note(&format!(
+        "Rank {} is not bound to CPUs near some of the devices only, so it takes the device of its local rank, as with --map \
+         cycle. Let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core.",
+        rank.rank
+    ));
+}
+
 /// The variable that lets NCCL take several ranks on a GPU.
 const NCCL_RANKS: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 

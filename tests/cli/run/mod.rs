@@ -4,6 +4,7 @@ pub(crate) mod containers;
 mod copies;
 mod environment;
 mod ignored_signals;
+mod near;
 mod private;
 mod ranks;
 mod require_mps;
