@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::after_change::follow_change;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::ChangeOptions;
 use super::change_report::Outcome;
@@ -11,6 +12,7 @@ use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan};
 use crate::render::format::format_count;
@@ -21,9 +23,10 @@ use crate::state::{DeviceRecord, RunDir};
 /// Start daemons that died, and restart those that hang without clients
 ///
 /// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
-/// without clients that outlived their daemons, and reports programs outside MPS. Does nothing while another change is in
-/// progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives that device
-/// up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
+/// without clients that outlived their daemons, reports programs outside MPS, and runs the programs in
+/// /etc/mig-mps/after-change.d that have not followed a change (see `mig-mps help boot`). Does nothing while another
+/// change is in progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives
+/// that device up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
 #[derive(Args, Debug)]
 pub struct HealArgs {
     #[command(flatten)]
@@ -39,9 +42,16 @@ pub struct HealArgs {
 /// The problems of daemons that live. They may have clients, or the administrator may have stopped them.
 const UNHEALED_PROBLEMS: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon-silent"];
 
-/// Heals the devices that need it.
+/// Heals the devices that need it, and runs the programs that have not followed a change.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let environment = context.environment;
+    let healed = heal_devices(args, context.environment);
+    if args.dry_run {
+        return healed;
+    }
+    follow_change(healed, context.environment)
+}
+
+fn heal_devices(args: &HealArgs, environment: &Environment) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
