@@ -4,12 +4,20 @@ use std::env;
 use std::time::Duration;
 
 /// Returns the time that one NVML call may take. Destroying a GPU instance takes about 1 s, and switching the MIG mode of
-/// an A100 resets it, which takes several. Tests set the time in milliseconds; a release has no such variable.
+/// an A100 resets it, which takes several.
 pub fn nvml_call_limit() -> Duration {
+    one_minute_unless_tested("MIG_MPS_TEST_CALL_LIMIT")
+}
+
+/// Returns the time that a program may take that follows a change.
+pub fn after_change_limit() -> Duration {
+    one_minute_unless_tested("MIG_MPS_TEST_PROGRAM_LIMIT")
+}
+
+/// Returns a minute. Tests set another time in milliseconds; a release has no such variable.
+fn one_minute_unless_tested(variable: &str) -> Duration {
     let of_a_test = if cfg!(debug_assertions) {
-        env::var("MIG_MPS_TEST_CALL_LIMIT")
-            .ok()
-            .and_then(|limit| limit.parse().ok())
+        env::var(variable).ok().and_then(|limit| limit.parse().ok())
     } else {
         None
     };
@@ -101,6 +109,9 @@ pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
 pub const SYSTEMD_RUN_PROGRAM: &str = "systemd-run";
 pub const SCONTROL_PROGRAM: &str = "scontrol";
+
+/// The programs that follow a change of the devices.
+pub const AFTER_CHANGE_DIR: &str = "/etc/mig-mps/after-change.d";
 
 /// The state and logs of root's daemons, and the profiles that root applied.
 pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";

@@ -179,14 +179,10 @@ impl Outcome {
         verified: Option<&[Verified]>,
     ) -> Result<()> {
         if consent.json {
-            let error = match &self.failed {
-                Some(failed) => Some(Message::from(failed)),
-                None => self.deferred_error.as_ref().map(CommandError::message),
-            };
             let document = if consent.dry_run {
                 ChangeDocument::from_plan(&self.plan, &[])
             } else {
-                ChangeDocument::after_change(&self.plan, &self.with_applied(environment), error)
+                self.document(environment)
             };
             return Ok(print_json(&match verified {
                 Some(all) => document.with_verified(all),
@@ -197,6 +193,15 @@ impl Outcome {
             return Ok(());
         }
         Ok(status::print_few(&self.node, devices)?)
+    }
+
+    /// Returns the document of the change.
+    pub fn document(&self, environment: &Environment) -> ChangeDocument {
+        let error = match &self.failed {
+            Some(failed) => Some(Message::from(failed)),
+            None => self.deferred_error.as_ref().map(CommandError::message),
+        };
+        ChangeDocument::after_change(&self.plan, &self.with_applied(environment), error)
     }
 
     /// Returns the node with the profile that is applied to it now: that is recorded after the node was read.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, NoNewArgs, seconds};
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
@@ -155,9 +156,12 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(limit) = args.at_shutdown else {
         return take_down(&args, context.environment);
     };
+    let mut take_down: fn(&DownArgs, &Environment) -> _ = take_down;
     if is_shutting_down(context.environment) {
         args.consent.force = true;
         args.consent.drain = Some(limit);
+        // What follows a change has no effect that outlasts the next boot.
+        take_down = stop_and_destroy;
     }
     take_down(&args, context.environment).map_err(|mut error| {
         for hint in error.hints.iter_mut().filter(|hint| *hint == IN_USE_HINT) {
@@ -182,6 +186,14 @@ fn is_shutting_down(environment: &Environment) -> bool {
 }
 
 fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
+    let ended = stop_and_destroy(args, environment);
+    if args.consent.dry_run {
+        return ended;
+    }
+    follow_change(ended, environment)
+}
+
+fn stop_and_destroy(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
     if args.consent.force && !args.consent.dry_run {
@@ -223,6 +235,7 @@ fn take_down(args: &DownArgs, environment: &Environment) -> Result<ExitStatus> {
     if ends_anything && is_of_all && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
+    note_change(environment, &outcome);
     if !args.consent.dry_run {
         remove_mount_sources(environment, &directories, &outcome)?;
     }

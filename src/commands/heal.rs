@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::after_change::follow_change;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::ChangeOptions;
 use super::change_report::Outcome;
@@ -11,6 +12,7 @@ use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan, StartedBy};
 use crate::render::format::format_count;
@@ -21,9 +23,10 @@ use crate::state::{DeviceRecord, RunDir};
 /// Start daemons that died, and restart those that hang without clients
 ///
 /// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
-/// without clients that outlived their daemons, and reports programs outside MPS. Does nothing while another change is in
-/// progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives that device
-/// up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
+/// without clients that outlived their daemons, reports programs outside MPS, and runs the programs in
+/// /etc/mig-mps/after-change.d that have not followed a change (see `mig-mps help boot`). Does nothing while another
+/// change is in progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives
+/// that device up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
 #[derive(Args, Debug)]
 pub struct HealArgs {
     #[command(flatten)]
@@ -39,15 +42,22 @@ pub struct HealArgs {
 /// The problems of daemons that live. They may have clients, or the administrator may have stopped them.
 const UNHEALED_PROBLEMS: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon-silent"];
 
-/// Heals the devices that need it.
+/// Heals the devices that need it, and runs the programs that have not followed a change.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    heal(args, context, true)
+    let healed = heal_devices(args, context.environment, true);
+    if args.dry_run {
+        return healed;
+    }
+    follow_change(healed, context.environment)
 }
 
 /// Heals the devices. Where that only makes daemons end that were closed to new programs, what follows them is done in another
 /// pass.
-fn heal(args: &HealArgs, context: &Context<'_>, has_another_pass: bool) -> Result<ExitStatus> {
-    let environment = context.environment;
+fn heal_devices(
+    args: &HealArgs,
+    environment: &Environment,
+    has_another_pass: bool,
+) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
@@ -94,9 +104,10 @@ fn heal(args: &HealArgs, context: &Context<'_>, has_another_pass: bool) -> Resul
     let Some(outcome) = outcome else {
         return Ok(report_rest(&node, &names, None));
     };
-    if has_another_pass && outcome.plan.closes().count() == outcome.plan.steps().count() {
+    let only_closes = outcome.plan.closes().count() == outcome.plan.steps().count();
+    if has_another_pass && only_closes && !outcome.is_unchanged {
         drop(outcome);
-        return heal(args, context, false);
+        return heal_devices(args, environment, false);
     }
     let names = args.devices.resolve_names(&outcome.node)?;
     let mut healed = None;

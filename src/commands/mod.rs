@@ -1,6 +1,7 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
 pub mod accounts;
+pub mod after_change;
 pub mod args;
 pub mod built_in;
 pub mod cdi;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, DeviceArgs, NoNewArgs};
 use super::cdi_file::CdiRequest;
 use super::change::{Change, ChangeOptions};
@@ -57,8 +58,15 @@ pub(super) fn start_daemons(
     request: &DaemonRequest<'_>,
     context: &Context<'_>,
 ) -> Result<ExitStatus> {
+    let ended = change_daemons(request, context.environment);
+    if request.consent.dry_run {
+        return ended;
+    }
+    follow_change(ended, context.environment)
+}
+
+fn change_daemons(request: &DaemonRequest<'_>, environment: &Environment) -> Result<ExitStatus> {
     let (devices, consent) = (request.devices, request.consent);
-    let environment = context.environment;
     if devices.is_empty() {
         let error = usage_error("no device is named");
         return Err(error.with_hint(format!(
@@ -77,6 +85,7 @@ pub(super) fn start_daemons(
         environment,
     };
     if let Some(outcome) = options.run(&mut change)? {
+        note_change(environment, &outcome);
         let names = devices.resolve_names(&outcome.node)?;
         if outcome.is_unchanged && !consent.json {
             note("Nothing to do: the daemons of these devices run.");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::accounts::{check_accounts, find_unserved_users};
+use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, NoNewArgs};
 use super::cdi::remark_on_nvidias_file;
 use super::cdi_file::{self, CdiRequest};
@@ -61,9 +62,22 @@ pub struct UpArgs {
     verify: bool,
 }
 
-/// Applies the profile to the node.
+/// Applies the profile to the node, and runs the programs that follow.
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let environment = context.environment;
+    let applied = apply_profile(args, context.environment);
+    if args.consent.dry_run {
+        return applied;
+    }
+    let status = follow_change(applied, context.environment)?;
+    if status == ExitStatus::Done
+        && let Err(error) = report_ready()
+    {
+        note(&format!("cannot report to systemd: {error}"));
+    }
+    Ok(status)
+}
+
+fn apply_profile(args: &UpArgs, environment: &Environment) -> Result<ExitStatus> {
     let chosen = args.profile.load(environment)?;
     let directories = check_preconditions(args, &chosen.profile, environment)?;
     let changed = change_node(args, environment, &chosen.profile, &directories).map_err(|error| {
@@ -81,6 +95,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             chosen.record(environment, &directories, &outcome);
         }
     }
+    note_change(environment, &outcome);
     if outcome.is_unchanged {
         let status = report_unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);
@@ -249,12 +264,6 @@ fn finish_command(
     }
     if let Some(error) = deferred_error {
         return Err(error.already_in_json());
-    }
-    if status == ExitStatus::Done
-        && !args.consent.dry_run
-        && let Err(error) = report_ready()
-    {
-        note(&format!("cannot report to systemd: {error}"));
     }
     Ok(status)
 }

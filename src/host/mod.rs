@@ -22,6 +22,7 @@ mod mounts;
 mod place;
 mod process;
 mod process_table;
+mod program_directory;
 mod program_paths;
 mod spawn;
 mod supervisor;
@@ -57,7 +58,7 @@ pub use limits::{
     check_open_files, open_file_limits, raise_client_files, raise_memory, raise_open_files,
     raise_stack, use_service_limits,
 };
-pub use lock::Lock;
+pub use lock::{Lock, LockError};
 pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
 pub use place::EntryKind;
@@ -66,6 +67,7 @@ pub use process::{
     reap_child,
 };
 pub use process_table::ProcessTable;
+pub use program_directory::ProgramDirectory;
 pub use program_paths::MpsPrograms;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};

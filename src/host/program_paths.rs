@@ -164,7 +164,7 @@ fn find_executable(program: &str, path: &OsString) -> Option<PathBuf> {
         .find(|candidate| is_program(candidate))
 }
 
-fn is_program(path: &Path) -> bool {
+pub(super) fn is_program(path: &Path) -> bool {
     let meta = std::fs::metadata(path);
     meta.is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

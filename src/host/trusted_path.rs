@@ -28,7 +28,7 @@ const FIRST_USERS_GROUP: u32 = 1000;
 /// The mode bit for writing by others.
 pub(super) const OTHERS_WRITE: u32 = 0o002;
 /// The mode bit for writing by the group.
-const GROUP_WRITE: u32 = 0o020;
+pub(super) const GROUP_WRITE: u32 = 0o020;
 /// The mode bit that lets users rename and remove only their own entries.
 const STICKY: u32 = 0o1000;
 

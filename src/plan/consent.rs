@@ -1,7 +1,8 @@
 //! The consent to a plan: to the end of instances that others may have made, and to more than was agreed to before.
 
-use super::action::{Action, PlanInstance, Reason};
+use super::action::{Action, PlanInstance};
 use super::disrupted::{ClientOf, IdlePod};
+use super::reason::Reason;
 use super::{GpuPlan, Plan, Refusal};
 use crate::failure::Problem;
 use crate::geometry::SliceMap;

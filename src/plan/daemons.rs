@@ -128,13 +128,8 @@ impl GpuPlan {
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, wanted) {
-                    let stop = Stop::from_served(served);
-                    let before = serve_setting(&served.record.settings);
-                    let is_kept = served.record.runs_as_its_user().is_none()
-                        && serve_setting(settings).keeps_users_of(before);
-                    let stop = if is_kept { stop.with_successor() } else { stop };
-                    self.steps
-                        .push(Action::Stop(stop).with_reason(because.as_str()));
+                    let stop = Action::Stop(stop_before(served, settings));
+                    self.steps.push(stop.with_reason(because.as_str()));
                 }
                 because
             }
@@ -173,7 +168,7 @@ impl GpuPlan {
                 }),
                 is_waited_for: false,
             });
-            let because = "it gets a new daemon when its programs have left";
+            let because = "when its programs have left";
             self.steps.push(close.with_reason(because));
         }
     }
@@ -261,6 +256,15 @@ impl Stop {
             unasked: unknown_clients_problem(served),
         }
     }
+}
+
+/// Stops a device's daemon before one with these settings.
+fn stop_before(served: &Served, settings: &Settings) -> Stop {
+    let stop = Stop::from_served(served);
+    let before = serve_setting(&served.record.settings);
+    let is_kept = served.record.runs_as_its_user().is_none()
+        && serve_setting(settings).keeps_users_of(before);
+    if is_kept { stop.with_successor() } else { stop }
 }
 
 /// True for a daemon that may not quit when asked, and whose end disturbs nobody: its server is stuck in a fault although

@@ -6,11 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::action::{
-    Action, CdiChange, EndStray, Place, PlanInstance, Purge, Reason, Set, Start, Step, Stop,
+    Action, CdiChange, EndStray, Place, PlanInstance, Purge, Set, Start, Step, Stop,
 };
 use super::device::DevicePlan;
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
+use super::reason::Reason;
 use super::refusal::Refusal;
 use crate::failure::Problem;
 use crate::geometry::{Placement, SliceMap};

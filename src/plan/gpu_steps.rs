@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::action::{Action, GpuInstance, Place, Reason};
+use super::action::{Action, GpuInstance, Place};
 use super::device::DevicePlan;
 use super::gpu_plan::GpuPlan;
 use super::preconditions::unknown_clients_problem;
+use super::reason::Reason;
 use super::up::Planner;
 use crate::failure::Problem;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};

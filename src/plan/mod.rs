@@ -21,6 +21,7 @@ mod parts;
 mod preconditions;
 mod private;
 mod prune;
+mod reason;
 mod refusal;
 mod remarks;
 mod restart;
@@ -29,8 +30,8 @@ mod up;
 pub mod virtual_node;
 
 pub use action::{
-    Action, CdiChange, Close, EndStray, GpuInstance, Place, PlanInstance, Purge, Reason, Set,
-    Signal, Start, StartServer, StartedBy, Step, Stop, serve_setting,
+    Action, CdiChange, Close, EndStray, GpuInstance, Place, PlanInstance, Purge, Set, Signal,
+    Start, StartServer, StartedBy, Step, Stop, serve_setting,
 };
 pub use daemons::set;
 pub use device::DevicePlan;
@@ -42,6 +43,7 @@ pub use held_gpus::{Cost, HeldGpus, Work, pids_accounted_for};
 pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill};
 pub use left_out::LeftOut;
 pub use private::private_daemon;
+pub use reason::Reason;
 pub use refusal::{Misfit, Refusal};
 pub use remarks::remark_on_virtual_machines;
 pub use restart::{heal, needs_healing, restart, start};

@@ -79,15 +79,16 @@ impl Plan {
 
     /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:
     /// one that closed would exit at once, and programs would run outside MPS.
+    #[must_use]
     pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
         let mut plan = Self::default();
         for gpu in &self.gpus {
-            let stops = gpu.actions().filter_map(Action::as_stop);
-            let to_close = stops.filter(|stop| {
+            let daemons = gpu.actions().filter_map(Action::as_stop);
+            let used = daemons.filter(|stop| {
                 let is_open = stop.means == StopMethod::Session && !is_closing(stop, node);
                 is_open && !stop.clients.is_empty()
             });
-            let steps: Vec<Step> = to_close
+            let steps: Vec<Step> = used
                 .map(|stop| {
                     let mut starts = gpu.actions().filter_map(Action::as_start);
                     let next = starts.find(|start| start.uuid.as_ref() == Some(&stop.uuid));

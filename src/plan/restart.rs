@@ -122,9 +122,8 @@ pub fn needs_healing(device: &Device, node: &Node) -> bool {
         return false;
     }
     let is_down = match served.state {
-        DaemonState::Closing => served.clients.are_none(),
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
-        DaemonState::Hung(_) => served.clients.are_none(),
+        DaemonState::Closing | DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
     };
     let may_be_there =

@@ -66,7 +66,12 @@ pub fn print_report(report: &impl Report, as_json: bool) -> Result<()> {
 
 /// Prints a document to standard output, as indented JSON.
 pub fn print_json(document: &impl Serialize) -> Result<()> {
-    print(&(escape_json(&serde_json::to_string_pretty(document)?) + "\n"))
+    print(&to_json_text(document)?)
+}
+
+/// Formats a document as indented JSON.
+pub fn to_json_text(document: &impl Serialize) -> Result<String> {
+    Ok(escape_json(&serde_json::to_string_pretty(document)?) + "\n")
 }
 
 /// Formats a document as one line.

@@ -228,7 +228,7 @@ fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
         .filter_map(|step| created_instance(step, steps));
     lines.extend(instance_lines("+ create", instances));
     lines.extend(first.compute_mode.map(describe_mode_change));
-    for verb in [START, SET, START_SERVER] {
+    for verb in [START, SET, START_SERVER, REPLACE] {
         lines.extend(daemon_lines(group, verb));
     }
     if first.to_be_continued {
@@ -245,6 +245,7 @@ const CLEAN_UP: &str = "- clean up after";
 const START: &str = "+ start";
 const SET: &str = "~ set";
 const START_SERVER: &str = "+ start the server of";
+const REPLACE: &str = "~ replace";
 
 /// Returns the name of the device whose daemon changes, and the start of the line that names it.
 fn daemon_change<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
@@ -257,6 +258,7 @@ fn daemon_change<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str
         Action::Start(start) => (START, &start.name),
         Action::Set(set) => (SET, &set.name),
         Action::StartServer(server) => (START_SERVER, &server.name),
+        Action::Close(close) => (REPLACE, &close.name),
         _ => return None,
     })
 }

@@ -1,5 +1,6 @@
 //! The run directory: records of devices, the journal of a change, the lock; and the profiles that were applied.
 
+mod after_change;
 mod history;
 mod leftovers;
 pub mod record;
@@ -7,6 +8,7 @@ mod run_dir;
 mod selftest;
 mod writer;
 
+pub use after_change::AfterChange;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{

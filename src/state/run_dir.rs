@@ -32,7 +32,7 @@ pub(super) const PIPE: &str = "pipe";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
 pub(super) const PUBLIC_MODE: u32 = 0o644;
-const PRIVATE_MODE: u32 = 0o600;
+pub(super) const PRIVATE_MODE: u32 = 0o600;
 
 /// A run directory: the state of what mig-mps made.
 #[derive(Clone, Debug, PartialEq, Eq)]

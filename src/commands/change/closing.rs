@@ -93,7 +93,7 @@ impl ChangeRun<'_> {
             };
             if self.drain.remaining_time().is_zero() {
                 if !self.options.consent.force {
-                    return Err(self.time_over_error(next, busy.len()));
+                    return Err(time_over_error(next, busy.len()));
                 }
                 self.closing.is_force_due = true;
                 return Ok(ChangeStep::Lock(self.plan_again()?));
@@ -223,28 +223,6 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// The error of a change whose time is over. What was recorded stays.
-    fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
-        let names: Vec<&str> = part.stops().map(|stop| stop.name.as_str()).collect();
-        let who = match part.permit("") {
-            Err(refusal) => refusal.to_string(),
-            Ok(()) => format!(
-                "a program that has initialized CUDA and has no context keeps {} in use",
-                names.join(", ")
-            ),
-        };
-        let rest = match parts {
-            1 => String::new(),
-            _ => format!("; {} more parts were not begun", parts - 1),
-        };
-        let what = format!("the time of --drain is over: {who}{rest}");
-        CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-            "{} admits no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait \
-             longer, or end them with --force",
-            names.join(", ")
-        ))
-    }
-
     /// Refuses what another change is about to do with a device that it has closed.
     pub(super) fn check_not_closed_by_another(
         &self,
@@ -267,4 +245,26 @@ impl ChangeRun<'_> {
             Err(Problem::new(what, hint).into())
         })
     }
+}
+
+/// The error of a change whose time is over. What was recorded stays.
+fn time_over_error(part: &Plan, parts: usize) -> CommandError {
+    let names: Vec<&str> = part.stops().map(|stop| stop.name.as_str()).collect();
+    let who = match part.permit("") {
+        Err(refusal) => refusal.to_string(),
+        Ok(()) => format!(
+            "a program that has initialized CUDA and has no context keeps {} in use",
+            names.join(", ")
+        ),
+    };
+    let rest = match parts {
+        1 => String::new(),
+        _ => format!("; {} more parts were not begun", parts - 1),
+    };
+    let what = format!("the time of --drain is over: {who}{rest}");
+    CommandError::new(ExitStatus::Refused, what).with_hint(format!(
+        "{} admits no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait \
+         longer, or end them with --force",
+        names.join(", ")
+    ))
 }

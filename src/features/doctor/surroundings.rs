@@ -3,8 +3,11 @@
 use super::check::{Examined, Judge};
 use super::machine::{CgroupRoom, file_system};
 use crate::client::CdiFiles;
-use crate::host::{format_count, open_file_limits};
+use crate::commands::after_change::pending_programs;
+use crate::config::AFTER_CHANGE_DIR;
+use crate::host::{FileResult, ProgramDirectory, format_count, open_file_limits};
 use crate::node::Finding;
+use crate::state::{AfterChange, RunDir};
 
 /// The first driver whose servers share memory without `/dev/shm`.
 const FIRST_BRANCH_WITHOUT_SHM: u32 = 580;
@@ -32,6 +35,7 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("container", Judge::Always(container)),
     ("user-mapping", Judge::Always(user_mapping)),
     ("cdi-stale", Judge::Node(cdi_stale)),
+    ("after-change", Judge::Node(after_change)),
 ];
 
 fn cdi_stale(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
@@ -47,6 +51,37 @@ fn cdi_stale(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         Finding::warn(id, format!("{path} lacks {devices}"))
             .with_command(stale.refresh_command(host)),
     ]
+}
+
+fn after_change(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+    let environment = examined.environment;
+    let Some(programs) = environment.programs_after_change() else {
+        let is_there = environment.host.under_root(AFTER_CHANGE_DIR).exists();
+        let is_hidden = is_there && !environment.is_root();
+        let why = "only root can read which programs have run";
+        return is_hidden
+            .then(|| Finding::unknown(id, why))
+            .into_iter()
+            .collect();
+    };
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    let examine = || -> FileResult<Vec<Finding>> {
+        let mut findings = Vec::new();
+        if let Some(after) = AfterChange::open_if_there(&run_dir)? {
+            for (_, problem) in pending_programs(&programs, &after)? {
+                let finding = Finding::fail(id, problem.to_string());
+                findings.push(finding.with_command("sudo mig-mps heal"));
+            }
+        }
+        let mut others = programs.file_names()?;
+        others.retain(|name| !ProgramDirectory::is_program_name(name));
+        findings.extend(others.iter().map(|name| {
+            let seen = format!("{name} never runs: names have only letters, digits, - and _");
+            Finding::warn(id, seen)
+        }));
+        Ok(findings)
+    };
+    examine().unwrap_or_else(|error| vec![Finding::fail(id, error.to_string())])
 }
 
 fn open_file_limit(id: &'static str, examined: &Examined<'_>) -> Finding {

@@ -66,18 +66,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 run_dir: run_dir.clone(),
                 why: to_printable(problem),
             }));
-        match run_dir.load_node() {
-            Ok(file) if file.boot_id == node.boot_id => {
-                node.created.extend(file.created);
-                node.switched_on.extend(file.switched_on);
-                node.missing.extend(file.missing);
-                let stopped = file.stopped.into_iter();
-                node.stopped
-                    .extend(stopped.map(|one| (run_dir.clone(), one)));
-            }
-            Ok(_) => {}
-            Err(error) => node.unseen.push(unread_file(&error)),
-        }
+        read_node_file(&run_dir, node);
         let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
         let again = if !is_changing && records.iter().any(|record| !record.finished) {
@@ -89,12 +78,28 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             let is_abandoned = !record.finished && again.contains(&record);
             let closer = Closer::find(record.closing.as_ref(), &environment.host);
             let served = Served {
-                is_abandoned,
                 closer,
+                is_abandoned,
                 ..Served::new(record, &run_dir)
             };
             add_record(served, node);
         }
+    }
+}
+
+/// Reads what is recorded of the node as a whole.
+fn read_node_file(run_dir: &RunDir, node: &mut Node) {
+    match run_dir.load_node() {
+        Ok(file) if file.boot_id == node.boot_id => {
+            node.created.extend(file.created);
+            node.switched_on.extend(file.switched_on);
+            node.missing.extend(file.missing);
+            let stopped = file.stopped.into_iter();
+            node.stopped
+                .extend(stopped.map(|one| (run_dir.clone(), one)));
+        }
+        Ok(_) => {}
+        Err(error) => node.unseen.push(unread_file(&error)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Commands that change a node.
 
 mod accounts;
+mod after_change;
 mod boundary;
 mod compute_mode;
 mod consent;

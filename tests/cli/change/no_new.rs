@@ -220,7 +220,10 @@ fn a_profile_that_does_not_need_it_reopens_the_device() {
     assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
     // Not while a client is there, but nobody has to wait for that.
     let up = sim.run(&["up", "--yes"]).ended(0);
-    assert_contains(&up.stdout, "close class to new programs");
+    assert_contains(
+        &up.stdout,
+        "~ replace 1 daemon (when its programs have left): class",
+    );
     assert_eq!(
         record(&sim, "class")["closing"]["next"]["name"],
         json!("class")

@@ -35,13 +35,14 @@ pub(crate) struct Testbed {
 }
 
 /// Words of errors that say that something is changed.
-const CHANGES: [&str; 6] = [
+const CHANGES: [&str; 7] = [
     "still there: ",
     "the profile was applied in part",
     "no part of the profile could be applied",
     "nothing is undone",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
+    "have followed the last change of the devices",
 ];
 
 /// Everything that a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons

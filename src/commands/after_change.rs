@@ -1,0 +1,204 @@
+//! The programs that follow a change of the set of devices.
+//!
+//! `up` and `down` note such a change under the lock. The programs run when the lock is released. What was not noted, or has
+//! not run, because a command was killed or a program has failed, is found by the next `up`, `down` or `heal`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::change_report::Outcome;
+use super::lock_node;
+use crate::error::{ErrorContext as _, Result, command_error};
+use crate::failure::{ExitStatus, Failure as _, Problem};
+use crate::host::{Environment, FileResult, Lock, LockError, ProgramDirectory};
+use crate::node::{Detail, observe};
+use crate::plan::Plan;
+use crate::render::json::to_json_text;
+use crate::render::{note, print_error};
+use crate::state::{AfterChange, RunDir};
+
+/// The most times that a command runs a program: one that changes the devices itself follows that change, too.
+const MAX_RUNS: usize = 3;
+
+/// Notes a change of the set of devices, if it is one. The caller holds the lock of the node.
+pub(super) fn note_change(environment: &Environment, outcome: &Outcome) {
+    // An error is reported by the other function, which tries again.
+    let _ = note_under_lock(environment, outcome);
+}
+
+fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<()> {
+    if outcome.is_unchanged || environment.programs_after_change().is_none() {
+        return Ok(());
+    }
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    let after = AfterChange::open_or_create(&run_dir)?;
+    if after.has_unnoted_change(&run_dir)? {
+        let document = to_json_text(&outcome.document(environment))?;
+        after.note_change(&run_dir, &document)?;
+    }
+    Ok(())
+}
+
+/// Runs the programs that have not followed the last change, after a command has released the lock. Returns how the command
+/// ends.
+pub(super) fn follow_change(
+    ended: Result<ExitStatus>,
+    environment: &Environment,
+) -> Result<ExitStatus> {
+    match (run_pending(environment), ended) {
+        (Ok(()), ended) => ended,
+        (Err(error), Ok(_)) => Err(error.already_in_json()),
+        (Err(error), Err(earlier)) => {
+            print_error(&error.to_string(), &error.hints);
+            Err(earlier)
+        }
+    }
+}
+
+fn run_pending(environment: &Environment) -> Result<()> {
+    let Some(programs) = environment.programs_after_change() else {
+        return Ok(());
+    };
+    note_missed_change(environment)?;
+    let after = AfterChange::open_or_create(&RunDir::at(&environment.roots_run_dir()))?;
+    let mut followers = Followers {
+        environment,
+        programs: &programs,
+        after: &after,
+        runs: BTreeSet::new(),
+    };
+    // Again after the lock is released: a process that found it taken has left its change to this one.
+    while followers.next_program()?.is_some() {
+        let (host, directory) = (&environment.host, &after.0);
+        match Lock::acquire(host, directory, AfterChange::LOCK, Duration::ZERO, |_| {}) {
+            Err(LockError::Busy { holder, .. }) => {
+                let directory = programs.path.display();
+                note(&format!(
+                    "{holder} is running the programs in {directory}, also for the last change of the devices."
+                ));
+                return Ok(());
+            }
+            taken => {
+                let _lock = taken?;
+                followers.run_programs()?;
+            }
+        }
+    }
+    followers.check_all_succeeded()
+}
+
+/// Notes a change of which the command has failed, or was killed.
+fn note_missed_change(environment: &Environment) -> Result<()> {
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    if !AfterChange::open_or_create(&run_dir)?.has_unnoted_change(&run_dir)? {
+        return Ok(());
+    }
+    match lock_node(environment, &environment.directories()?, Duration::ZERO) {
+        // The change in progress notes itself.
+        Err(error) if error.status == ExitStatus::Refused => Ok(()),
+        taken => {
+            let _lock = taken?;
+            let node = observe(environment, Detail::CLIENTS)?;
+            note_under_lock(environment, &Outcome::new(Plan::default(), node))
+        }
+    }
+}
+
+/// The programs that follow a change.
+struct Followers<'a> {
+    environment: &'a Environment,
+    programs: &'a ProgramDirectory<'a>,
+    after: &'a AfterChange,
+    /// The programs that this process has run, each with the change that it followed.
+    runs: BTreeSet<(String, Timestamp)>,
+}
+
+impl Followers<'_> {
+    /// Returns the first program that this process has still to run, and the change that it follows.
+    fn next_program(&self) -> Result<Option<(String, Timestamp)>> {
+        let is_interrupted = self.environment.interrupt.is_interrupted();
+        let Some(change) = self.after.last_change().filter(|_| !is_interrupted) else {
+            return Ok(None);
+        };
+        let pending = pending_programs(self.programs, self.after)
+            .context("cannot run the programs that follow a change")?;
+        let runs_of = |name: &str| self.runs.iter().filter(move |(run, _)| run == name).count();
+        let mut next = pending.into_iter().map(|(name, _)| (name, change));
+        Ok(next.find(|run| !self.runs.contains(run) && runs_of(&run.0) < MAX_RUNS))
+    }
+
+    /// Runs one program after the other, each with the document of the last change.
+    fn run_programs(&mut self) -> Result<()> {
+        let _change = self.environment.interrupt.begin_change();
+        while let Some((name, change)) = self.next_program()? {
+            let document = self.after.read_document()?;
+            let failure = run_program(self.programs, &name, &document).err();
+            self.after.write_result(change, name.clone(), failure)?;
+            self.runs.insert((name, change));
+        }
+        Ok(())
+    }
+
+    fn check_all_succeeded(&self) -> Result<()> {
+        let pending = pending_programs(self.programs, self.after)?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let problems: Vec<String> = pending
+            .iter()
+            .map(|(_, problem)| problem.to_string())
+            .collect();
+        let mut error = command_error(format_args!(
+            "not all programs in {} have followed the last change of the devices:\n  {}",
+            self.programs.path.display(),
+            problems.join("\n  ")
+        ));
+        error.hints = pending
+            .iter()
+            .filter_map(|(_, problem)| problem.hint())
+            .collect();
+        Err(error.with_hint("mig-mps heal runs the failed programs again"))
+    }
+}
+
+/// Runs a program, and shows what it prints.
+fn run_program(programs: &ProgramDirectory<'_>, name: &str, document: &str) -> Result<(), Problem> {
+    let output = programs.run_program(name, document)?;
+    for line in output.stdout.lines().chain(output.stderr.lines()) {
+        note(&format!("{name}: {line}"));
+    }
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Problem::without_hint(format!(
+        "{name} failed ({})",
+        output.status
+    )))
+}
+
+/// Returns the programs that have not followed the last change, in order, each with the reason.
+pub fn pending_programs(
+    programs: &ProgramDirectory<'_>,
+    after: &AfterChange,
+) -> FileResult<Vec<(String, Problem)>> {
+    let Some(change) = after.last_change() else {
+        return Ok(Vec::new());
+    };
+    let mut results = after.load_results(change);
+    let names = programs.file_names()?.into_iter();
+    let pending = names
+        .filter(|name| ProgramDirectory::is_program_name(name))
+        .filter_map(|name| {
+            let failure = results.remove(&name).unwrap_or_else(|| {
+                Some(Problem::without_hint(format!(
+                    "{name} has not run since the last change"
+                )))
+            });
+            // One that succeeded may be another one now.
+            let problem = programs.check_program(&name).err().or(failure)?;
+            Some((name, problem))
+        });
+    Ok(pending.collect())
+}
