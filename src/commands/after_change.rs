@@ -1,6 +1,6 @@
 //! The programs that follow a change of the set of devices.
 //!
-//! `up` and `down` note such a change under the lock. The programs run when the lock is released. What was not noted, or has
+//! `up`, `down`, `start` and `restart` note such a change under the lock. The programs run when the lock is released. What was not noted, or has
 //! not run, because a command was killed or a program has failed, is found by the next `up`, `down` or `heal`.
 
 use std::collections::BTreeSet;
@@ -22,23 +22,24 @@ use crate::state::{AfterChange, RunDir};
 /// The most times that a command runs a program: one that changes the devices itself follows that change, too.
 const MAX_RUNS: usize = 3;
 
-/// Notes a change of the set of devices, if it is one. The caller holds the lock of the node.
-pub(super) fn note_change(environment: &Environment, outcome: &Outcome) {
+/// Notes a change of the set of devices; returns false if it is none. The caller holds the lock of the node.
+pub(super) fn note_change(environment: &Environment, outcome: &Outcome) -> bool {
     // An error is reported by the other function, which tries again.
-    let _ = note_under_lock(environment, outcome);
+    note_under_lock(environment, outcome).unwrap_or(true)
 }
 
-fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<()> {
+fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<bool> {
     if outcome.is_unchanged || environment.programs_after_change().is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let after = AfterChange::open_or_create(&run_dir)?;
-    if after.has_unnoted_change(&run_dir)? {
+    let is_new = after.has_unnoted_change(&run_dir)?;
+    if is_new {
         let document = to_json_text(&outcome.document(environment))?;
         after.note_change(&run_dir, &document)?;
     }
-    Ok(())
+    Ok(is_new)
 }
 
 /// Runs the programs that have not followed the last change, after a command has released the lock. Returns how the command
@@ -101,7 +102,7 @@ fn note_missed_change(environment: &Environment) -> Result<()> {
         taken => {
             let _lock = taken?;
             let node = observe(environment, Detail::CLIENTS)?;
-            note_under_lock(environment, &Outcome::new(Plan::default(), node))
+            note_under_lock(environment, &Outcome::new(Plan::default(), node)).map(drop)
         }
     }
 }

@@ -235,7 +235,7 @@ fn stop_and_destroy(args: &DownArgs, environment: &Environment) -> Result<ExitSt
     if ends_anything && is_of_all && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
-    note_change(environment, &outcome);
+    let _ = note_change(environment, &outcome);
     if !args.consent.dry_run {
         remove_mount_sources(environment, &directories, &outcome)?;
     }

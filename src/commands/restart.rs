@@ -6,6 +6,7 @@ use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, DeviceArgs, NoNewArgs};
 use super::cdi_file::CdiRequest;
 use super::change::{Change, ChangeOptions};
+use super::change_report::Outcome;
 use super::missing_devices::with_unserved_devices;
 use super::{Context, own_directories};
 use crate::error::{Result, usage_error};
@@ -58,16 +59,8 @@ pub(super) fn start_daemons(
     request: &DaemonRequest<'_>,
     context: &Context<'_>,
 ) -> Result<ExitStatus> {
-    let ended = change_daemons(request, context.environment);
-    if request.consent.dry_run {
-        return ended;
-    }
-    follow_change(ended, context.environment)
-}
-
-fn change_daemons(request: &DaemonRequest<'_>, environment: &Environment) -> Result<ExitStatus> {
-    let (devices, consent) = (request.devices, request.consent);
-    if devices.is_empty() {
+    let (environment, consent) = (context.environment, request.consent);
+    if request.devices.is_empty() {
         let error = usage_error("no device is named");
         return Err(error.with_hint(format!(
             "mig-mps {} DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
@@ -84,19 +77,34 @@ fn change_daemons(request: &DaemonRequest<'_>, environment: &Environment) -> Res
         request,
         environment,
     };
-    if let Some(outcome) = options.run(&mut change)? {
-        note_change(environment, &outcome);
-        let names = devices.resolve_names(&outcome.node)?;
-        if outcome.is_unchanged && !consent.json {
-            note("Nothing to do: the daemons of these devices run.");
-        }
-        outcome.report(environment, &names, consent, None)?;
-        outcome.print_summary(&names, consent);
-        if let Some(error) = outcome.deferred_error {
-            return Err(error.already_in_json());
-        }
+    let Some(outcome) = options.run(&mut change)? else {
+        return Ok(ExitStatus::Done);
+    };
+    let is_noted = note_change(environment, &outcome);
+    let ended = report_change(request, environment, outcome);
+    if is_noted {
+        return follow_change(ended, environment);
     }
-    Ok(ExitStatus::Done)
+    ended
+}
+
+/// Shows the devices after the change.
+fn report_change(
+    request: &DaemonRequest<'_>,
+    environment: &Environment,
+    outcome: Outcome,
+) -> Result<ExitStatus> {
+    let consent = request.consent;
+    let names = request.devices.resolve_names(&outcome.node)?;
+    if outcome.is_unchanged && !consent.json {
+        note("Nothing to do: the daemons of these devices run.");
+    }
+    outcome.report(environment, &names, consent, None)?;
+    outcome.print_summary(&names, consent);
+    match outcome.deferred_error {
+        Some(error) => Err(error.already_in_json()),
+        None => Ok(ExitStatus::Done),
+    }
 }
 
 /// The change that starts daemons, or restarts them.

@@ -95,7 +95,7 @@ fn apply_profile(args: &UpArgs, environment: &Environment) -> Result<ExitStatus>
             chosen.record(environment, &directories, &outcome);
         }
     }
-    note_change(environment, &outcome);
+    let _ = note_change(environment, &outcome);
     if outcome.is_unchanged {
         let status = report_unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);

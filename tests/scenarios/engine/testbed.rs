@@ -35,11 +35,12 @@ pub(crate) struct Testbed {
 }
 
 /// Words of errors that say that something is changed.
-const CHANGES: [&str; 7] = [
+const CHANGES: [&str; 8] = [
     "still there: ",
     "the profile was applied in part",
     "no part of the profile could be applied",
     "nothing is undone",
+    "admits no new programs until they have left",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
     "have followed the last change of the devices",
