@@ -32,6 +32,9 @@ pub enum InternalCommand {
     Attach {
         #[command(flatten)]
         user: BecomeUser,
+        /// Stay until standard input ends.
+        #[arg(long)]
+        hold: bool,
     },
     /// Computes on the device as a client, prints what it saw, and holds the device until standard input ends.
     Compute {
@@ -59,12 +62,16 @@ impl InternalCommand {
                 let error = become_daemon_command(&control, *multiuser).exec();
                 Err(error).context(format!("cannot start {}", control.display()))
             }
-            Self::Attach { user } => {
+            Self::Attach { user, hold } => {
                 let library = Environment::read().cuda_library;
                 user.apply()?;
                 // It may never return.
                 let result = cuda::attach(library.as_deref());
-                Ok(print(&to_json_line(&result)?)?)
+                print(&to_json_line(&result)?)?;
+                if *hold {
+                    io::copy(&mut io::stdin(), &mut io::sink())?;
+                }
+                Ok(())
             }
             Self::Compute { user, allocate } => {
                 let library = Environment::read().cuda_library;

@@ -1,5 +1,7 @@
 //! Devices that admit no new programs: their daemons end with the clients that they have.
 
+use jiff::Timestamp;
+
 use super::cause::Cause;
 use super::context::Run;
 use crate::host::{Directories, Environment, FileResult};
@@ -44,23 +46,22 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
     })
 }
 
-/// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. The caller holds
-/// the node's lock, so that the daemon is that of the record.
-pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &str) {
+/// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. Returns how many
+/// threads of its server work for clients, if that is known. The caller holds the node's lock, so that the daemon is that of
+/// the record.
+pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &str) -> Option<u32> {
     let run_dir = RunDir::at(&directories.run);
-    let Ok(Some(record)) = run_dir.load_record(uuid) else {
-        return;
-    };
-    let (Some(_), Some(daemon), Ok(programs)) =
-        (record.closing, record.daemon, environment.mps_programs())
-    else {
-        return;
-    };
-    let logs = directories.log.join(uuid);
-    let program = ControlProgram::for_driver("");
-    let served = Daemon::new(programs, program, run_dir.pipe_dir(uuid), logs);
-    // The next try comes soon.
-    let _ = served.close(&environment.host, (daemon.pid, daemon.start_time));
+    let record = run_dir.load_record(uuid).ok()??;
+    let daemon = record.daemon.filter(|_| record.closing.is_some())?;
+    // A quit is the same for every driver.
+    let served = Daemon::new(
+        environment.mps_programs().ok()?,
+        ControlProgram::for_driver(""),
+        run_dir.pipe_dir(uuid),
+        directories.log.join(uuid),
+    );
+    let tried = served.close(&environment.host, (daemon.pid, daemon.start_time));
+    tried.ok().flatten()
 }
 
 /// True if the daemon of a closing device has ended, or is no longer closing.
@@ -72,16 +73,27 @@ pub fn has_ended(environment: &Environment, run_dir: &RunDir, uuid: &str) -> boo
     daemon.is_none_or(|daemon| daemon.find_process(&environment.host).is_none())
 }
 
+/// Records that the daemon of a device admits no new clients, and that the same one follows it.
+pub(super) fn record_as_closing(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    let environment = run.context.environment;
+    let closing = Closing {
+        origin: run.journal.origin(environment),
+        writer: Writer::for_this_process(&environment.host, &run.context.node.boot_id),
+        until: Timestamp::now(),
+        next: Some(NextDaemon::same_as(record)),
+    };
+    Ok(run.run_dir.replace_record(&DeviceRecord {
+        closing: Some(closing),
+        ..record.clone()
+    })?)
+}
+
 /// Records that a device which this process has closed gets the same daemon again: what it was closed for is not done.
 pub fn reopen(run_dir: &RunDir, uuid: &str) -> FileResult<()> {
     let Some(mut record) = run_dir.load_record(uuid)? else {
         return Ok(());
     };
-    let again = NextDaemon {
-        name: record.name.clone(),
-        settings: record.settings.clone(),
-        by_hand: record.by_hand.clone(),
-    };
+    let again = NextDaemon::same_as(&record);
     match &mut record.closing {
         Some(closing) if closing.writer.pid.0 == std::process::id() => closing.next = Some(again),
         _ => return Ok(()),

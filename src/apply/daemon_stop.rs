@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
+use super::closing::record_as_closing;
 use super::compute_mode::restore_compute_mode;
 use super::context::{Run, StepOf};
 use super::gpu_state::History;
 use crate::host::Uid;
-use crate::mps::{ClientPolicy, Daemon, StopMethod};
+use crate::mps::{ClientPolicy, Daemon, MpsError, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{EndStray, GpuPlan, Start, Stop};
 use crate::state::{DeviceRecord, StoppedDevice, is_disk_full};
@@ -83,6 +84,14 @@ pub(super) fn stop_served_daemon(
     }
     // A daemon whose directory could not be removed has stopped all the same.
     let has_stopped = ended.is_ok() || !is_alive(run, &served.record);
+    if let Err(Cause::Mps(MpsError::Failed {
+        is_quitting: true, ..
+    })) = &ended
+    {
+        // It ends with a client that nobody has seen, and another one is to follow.
+        let recorded = record_as_closing(run, &served.record);
+        ended = ended.map_err(|cause| cause.with_cleanup(recorded));
+    }
     if planned.alive && has_stopped {
         let is_by_force = served.record.finished && planned.patience != ClientPolicy::Idle;
         let clients = if is_by_force {

@@ -19,7 +19,7 @@ pub use container::{
 };
 pub use no_access::NoAccess;
 pub use ready::{
-    ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,
+    ClientSlot, HeldClient, NotReady, Verified, check_client_access, check_ready, check_user,
     check_user_mapping, verify_devices,
 };
 pub use variables::{ClientOptions, Variables};

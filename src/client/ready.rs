@@ -1,6 +1,7 @@
 //! The readiness of a device for a user's program: it may be for others, or full, or its daemon may be down. Where nothing of
 //! that is seen, the attach check tells whether a process of the user becomes its client.
 
+use std::process::Command;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -11,8 +12,8 @@ use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
-    ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
-    caller, clean_command, run_with_name, shorten_command, user_name,
+    ATTACH, Account, BecomeUser, Environment, HeldProgram, Host, Pid, Reader, RunError, Threads,
+    Uid, caller, clean_command, run_with_name, shorten_command, user_name,
 };
 use crate::node::{
     ANSWER_TIMEOUT, Client, DaemonState, Node, Served, observe_records, observe_without_driver,
@@ -379,18 +380,52 @@ fn attach_as(
     variables: &Variables,
     user: Uid,
 ) -> Result<Ready, NotAttached> {
-    let mut command = clean_command(&environment.helper, &KEPT_VARIABLES);
-    command.arg(ATTACH).args(become_user_args(user).to_args());
-    let library = environment.cuda_library.as_ref();
-    command.envs(library.map(|library| (CUDA_LIBRARY, library)));
-    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
+    let command = attach_command(environment, variables, user);
     let output = run_with_name(CHECK.to_owned(), &command, "", ATTACH_TIMEOUT).map_err(
         |error| match error {
             RunError::Late { limit, .. } => NotAttached::Late(limit),
             error => error.into(),
         },
     )?;
-    match parse_attach_result(&output)? {
+    let answer = parse_attach_result(&output.stdout, &output.stderr)?;
+    judge_attach_result(device, user, answer)
+}
+
+/// A client of a device that computes nothing. While it is there, a daemon that admits no new clients does not end, and nobody
+/// finds the device without one.
+#[derive(Debug)]
+pub struct HeldClient(#[expect(dead_code, reason = "it is held, not read")] HeldProgram);
+
+impl HeldClient {
+    /// Starts it as a user that disturbs nobody.
+    pub fn start(environment: &Environment, device: &Served) -> Result<Self, NotAttached> {
+        let user = user_for_check(environment, device);
+        let variables = Variables::for_device(environment, device, &ClientOptions::default());
+        let mut command = attach_command(environment, &variables, user);
+        command.arg("--hold");
+        let (held, line) = HeldProgram::start(CHECK, &command, ATTACH_TIMEOUT)?;
+        let answer = parse_attach_result(&line, "")?;
+        judge_attach_result(device, user, answer).map(|_| Self(held))
+    }
+}
+
+/// Returns the command of the attach check.
+fn attach_command(environment: &Environment, variables: &Variables, user: Uid) -> Command {
+    let mut command = clean_command(&environment.helper, &KEPT_VARIABLES);
+    command.arg(ATTACH).args(become_user_args(user).to_args());
+    let library = environment.cuda_library.as_ref();
+    command.envs(library.map(|library| (CUDA_LIBRARY, library)));
+    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
+    command
+}
+
+/// Judges whether the process became a client of this device.
+fn judge_attach_result(
+    device: &Served,
+    user: Uid,
+    result: AttachResult,
+) -> Result<Ready, NotAttached> {
+    match result {
         AttachResult::NoLibrary(error) => {
             Err(NotAttached::NoLibrary(shorten_command(&error).into_owned()))
         }
@@ -426,10 +461,10 @@ fn become_user_args(user: Uid) -> BecomeUser {
     }
 }
 
-fn parse_attach_result(output: &Output) -> Result<AttachResult, NotAttached> {
-    let answer = output.stdout.trim();
+fn parse_attach_result(stdout: &str, stderr: &str) -> Result<AttachResult, NotAttached> {
+    let answer = stdout.trim();
     serde_json::from_str(answer).map_err(|_| {
-        let said = [answer, output.stderr.trim()].join(" ");
+        let said = [answer, stderr.trim()].join(" ");
         NotAttached::Unexpected(shorten_command(said.trim()).into_owned())
     })
 }

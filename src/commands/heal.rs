@@ -132,11 +132,13 @@ fn observe_daemons(observer: &mut Observer<'_>, detail: Detail, run_dir: &RunDir
     Ok(node)
 }
 
-/// The numbers of daemons that were started, and of servers that were ended.
+/// The numbers of daemons that were started, of servers that were ended, and of devices that are stopped now.
 #[derive(Default)]
 struct HealCounts {
     started: usize,
     ended: usize,
+    /// Devices that were closed to new programs, and stay without a daemon.
+    stopped: usize,
 }
 
 /// `3 daemons started, 1 server ended, 1 given up`
@@ -147,6 +149,9 @@ fn summary_line(healed: &HealCounts, given_up: usize) -> String {
     }
     if healed.ended > 0 {
         parts.push(format_count(healed.ended, "server") + " ended");
+    }
+    if healed.stopped > 0 {
+        parts.push(format_count(healed.stopped, "device") + " stopped");
     }
     if parts.is_empty() {
         parts.push("Nothing to do".to_owned());
@@ -184,7 +189,7 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
         }
         if let Some(stop) = step.action.as_stop().filter(|stop| stop.keeps_device) {
             print_lines(&format!("{}: its programs have left: stopped", stop.name))?;
-            healed.ended += 1;
+            healed.stopped += 1;
         }
     }
     Ok(healed)

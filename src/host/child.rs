@@ -156,7 +156,7 @@ pub fn spawn_detached(command: &Command) -> FileResult<()> {
 /// The time to retry a start that the system refuses: other child processes exit soon.
 const SPAWN_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-fn spawn_with_retry(command: &Command) -> FileResult<Child> {
+pub(super) fn spawn_with_retry(command: &Command) -> FileResult<Child> {
     let start = Instant::now();
     loop {
         match spawn(command) {
@@ -175,7 +175,7 @@ fn spawn_with_retry(command: &Command) -> FileResult<Child> {
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Kills a child and its group. Returns false if the kernel does not end it in time.
-fn kill_group(pid: Pid) -> bool {
+pub(super) fn kill_group(pid: Pid) -> bool {
     // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
     // reused.
     if let Some(raw) = raw_pid(pid) {
@@ -190,7 +190,7 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
 /// and may keep it, and a user can trace a program that runs as that user.
-fn take_exit_status(pid: Pid) -> FileResult<Option<ExitStatus>> {
+pub(super) fn take_exit_status(pid: Pid) -> FileResult<Option<ExitStatus>> {
     let until = Instant::now() + REAP_TIMEOUT;
     loop {
         match waitpid(raw_pid(pid), WaitOptions::NOHANG)? {

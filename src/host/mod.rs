@@ -12,6 +12,7 @@ mod environment;
 mod external_program;
 mod file_error;
 mod files;
+mod held_program;
 mod holders;
 mod interrupt;
 mod kernel_log;
@@ -50,6 +51,7 @@ pub use files::{
     read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
     write_text_to,
 };
+pub use held_program::HeldProgram;
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
 pub use kernel_log::Xid;

@@ -164,6 +164,7 @@ impl Daemon {
             what,
             log: self.log.clone(),
             last_lines,
+            is_quitting: false,
         }
     }
 
@@ -345,6 +346,8 @@ pub enum MpsError {
         /// The log directory.
         log: PathBuf,
         last_lines: Vec<String>,
+        /// True if the daemon admits no new clients now, and ends with the last one.
+        is_quitting: bool,
     },
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::log::worker_threads;
 use super::processes::{
     MpsProcesses, end_processes, format_pids, is_server, kill_processes_after, open_processes,
 };
 use super::session::{BUSY_TIMEOUT, NO_DAEMON};
-use super::{Daemon, MpsError, ServerState};
+use super::{Daemon, LogFile, MpsError, ServerState};
 use crate::host::{FileResult, Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
 
 /// The treatment of the clients of a daemon that is stopped.
@@ -52,6 +53,9 @@ const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time after which a `quit` is taken to wait for clients. Measured: an idle daemon exits within 85 ms.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// The bytes of the end of its log in which the daemon has then said who keeps its server.
+const CLOSE_LOG_BYTES: u64 = 4 << 10;
 
 /// The time that `quit -t` may take beyond its argument. On an H200 it returns to the second.
 const FORCED_QUIT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -120,30 +124,41 @@ impl Daemon {
                 }
                 (said, _) => said,
             };
-            return Err(self.error_with_logs(format!(
+            let mut error = self.error_with_logs(format!(
                 "the control daemon {} has not ended within {} s{why}",
                 held.pid,
                 limit.as_secs()
-            )));
+            ));
+            if let MpsError::Failed { is_quitting, .. } = &mut error {
+                *is_quitting = said.is_empty();
+            }
+            return Err(error);
         }
         self.end_by_signals(host, held, servers)
     }
 
-    /// Asks the daemon to admit no new clients, and to exit when the last one has left. Returns true if it has exited; the
-    /// daemon itself tries again after pauses that double, so that this is called again and again.
+    /// Asks the daemon to admit no new clients, and to exit when the last one has left. Returns how many threads of its server
+    /// work for clients; 0 if it has exited. The daemon itself tries again after pauses that double, so that this is called
+    /// again and again.
     ///
     /// Measured on H200s with 580: newcomers, and programs that wait for a server, get CUDA error 805, and so does a client that
     /// makes another context. A second `quit` is accepted, and makes the daemon try at once.
-    pub fn close(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<bool, MpsError> {
+    pub fn close(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<Option<u32>, MpsError> {
         let Some(held) = host.open_process(daemon.0, daemon.1)? else {
-            return Ok(true);
+            return Ok(Some(0));
         };
         let begun = Instant::now();
         loop {
             match self.run_session("quit\n", CLOSE_TIMEOUT) {
+                Err(RunError::Late { .. }) if held.wait_for_exit(Duration::ZERO) => {
+                    return Ok(Some(0));
+                }
                 // It waits for clients.
-                Err(RunError::Late { .. }) => return Ok(held.wait_for_exit(Duration::ZERO)),
-                Ok(_) if held.wait_for_exit(EXIT_TIMEOUT) => return Ok(true),
+                Err(RunError::Late { .. }) => {
+                    let log = self.log_end(LogFile::Control, CLOSE_LOG_BYTES);
+                    return Ok(worker_threads(&log));
+                }
+                Ok(_) if held.wait_for_exit(EXIT_TIMEOUT) => return Ok(Some(0)),
                 Ok(_) if begun.elapsed() < BUSY_TIMEOUT => {}
                 Ok(output) => {
                     let said = format!("{}{}", output.stdout, output.stderr);

@@ -71,10 +71,11 @@ impl Plan {
         })
     }
 
-    /// True if nobody has to leave before this part is carried out.
-    pub fn is_free(&self, node: &Node) -> bool {
+    /// True if nobody has to leave before this part is carried out. `is_idle` tells of a device that this process has closed,
+    /// by its UUID, whether its programs have left.
+    pub fn is_free(&self, node: &Node, is_idle: impl Fn(&str) -> bool) -> bool {
         let mut stops = self.stops();
-        !stops.any(|stop| stop.may_have_clients() || is_closing(stop, node))
+        !stops.any(|stop| stop.may_have_clients() || is_closing(stop, node) && !is_idle(&stop.uuid))
     }
 
     /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:

@@ -83,7 +83,7 @@ impl Verb {
             ),
             DaemonState::Closing => Problem::new(
                 format!(
-                    "{name} admits no new programs, and its daemon carries out no command until they have left"
+                    "{name} admits no new programs, and its daemon carries out no command until those that run have left"
                 ),
                 match self {
                     Self::Kill => "end the process itself: kill PID".to_owned(),

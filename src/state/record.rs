@@ -195,6 +195,17 @@ pub struct NextDaemon {
     pub by_hand: Vec<String>,
 }
 
+impl NextDaemon {
+    /// Describes the daemon of a record.
+    pub fn same_as(record: &DeviceRecord) -> Self {
+        Self {
+            name: record.name.clone(),
+            settings: record.settings.clone(),
+            by_hand: record.by_hand.clone(),
+        }
+    }
+}
+
 /// A client that was there when a setting changed: it keeps the values that it started with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

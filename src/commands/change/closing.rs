@@ -1,6 +1,7 @@
 //! The way of a change with `--no-new`: it is carried out part by part. Devices of the next part admit no new programs, and
 //! nobody holds the lock while those that run are waited for. The record says what follows, for `heal` if this process is killed.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use super::agree::ChangeStep;
 use super::{ChangeRun, Planned};
 use crate::apply;
+use crate::client::HeldClient;
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
@@ -17,11 +19,12 @@ use crate::plan::{Plan, Refusal};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::note;
 
-/// The interval at which the processes of closing daemons are looked at.
+/// The interval at which it is looked whether closing daemons have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The interval at which closing daemons are made to try again. Each try adds about 300 bytes to their logs.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// The shortest and the longest pause between two tries to end a closing daemon. Each adds about 300 bytes to its log.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The interval at which a part is planned again that has to wait for more than closing daemons.
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
@@ -35,16 +38,41 @@ const INTERRUPTED: &str = "Interrupted: closed devices admit no new programs unt
 pub(super) struct ClosingProgress {
     /// The parts that were carried out.
     done: Vec<Plan>,
-    /// The UUIDs of the devices that were closed.
-    closed: Vec<String>,
+    /// The devices that were closed, by UUID.
+    closed: BTreeMap<String, ClosedDevice>,
     /// True once the time is over, and `--force` ends those who are left.
     is_force_due: bool,
+}
+
+/// A device that this change has closed.
+struct ClosedDevice {
+    /// Keeps its daemon from ending before the change goes on: programs would run outside MPS. `None` if no client could be
+    /// started.
+    held: Option<HeldClient>,
+    /// True if its programs have left.
+    is_idle: bool,
 }
 
 impl ClosingProgress {
     /// Returns the number of seconds after which clients are ended, once that is due.
     pub(super) fn force_after_seconds(&self) -> Option<u32> {
         self.is_force_due.then_some(DEFAULT_FORCE_SECONDS)
+    }
+
+    /// Lets the daemons end that a plan stops.
+    pub(super) fn let_end(&mut self, plan: &Plan) {
+        for stop in plan.stops() {
+            if let Some(closed) = self.closed.get_mut(&stop.uuid) {
+                closed.held = None;
+            }
+        }
+    }
+
+    /// True if nobody has to leave before this part is carried out.
+    fn is_free(&self, part: &Plan, node: &Node) -> bool {
+        part.is_free(node, |uuid| {
+            self.closed.get(uuid).is_some_and(|closed| closed.is_idle)
+        })
     }
 
     /// Returns a plan without the daemons that were started already.
@@ -87,7 +115,7 @@ impl ChangeRun<'_> {
             let parts = planned.plan.split_into_parts();
             let (free, busy): (Vec<Plan>, Vec<Plan>) = parts
                 .into_iter()
-                .partition(|part| part.is_free(&planned.node));
+                .partition(|part| self.closing.is_free(part, &planned.node));
             let Some(next) = busy.first() else {
                 return Ok(ChangeStep::Lock(planned));
             };
@@ -122,7 +150,8 @@ impl ChangeRun<'_> {
         let Planned { node, plan, .. } = self.plan_again()?;
         let mut parts = plan.split_into_parts();
         parts.retain(|part| {
-            part.is_free(&node) && free.iter().any(|other| other.does_the_same_as(part))
+            self.closing.is_free(part, &node)
+                && free.iter().any(|other| other.does_the_same_as(part))
         });
         if let Some(error) = self.apply_plan(&Planned::new(node, Plan::join_parts(&parts)))? {
             return Err(error.into());
@@ -133,6 +162,7 @@ impl ChangeRun<'_> {
 
     /// Closes the devices of a part that have clients, unless that was done before.
     fn close_devices(&mut self, part: &Plan) -> Result<()> {
+        let environment = self.options.environment;
         let _lock = self.take_lock(part)?;
         let Planned { node, plan, .. } = self.plan_again()?;
         let remaining = self.drain.remaining_time();
@@ -146,6 +176,15 @@ impl ChangeRun<'_> {
         else {
             return Ok(());
         };
+        for close in close.closes() {
+            let served = node.served_named(&close.name);
+            let held = served.and_then(|served| HeldClient::start(environment, served).ok());
+            let closed = ClosedDevice {
+                held,
+                is_idle: false,
+            };
+            self.closing.closed.insert(close.uuid.clone(), closed);
+        }
         if let Some(error) = self.apply_plan(&Planned::new(node, close.clone()))? {
             return Err(error.into());
         }
@@ -154,58 +193,73 @@ impl ChangeRun<'_> {
         note(&format!(
             "No new program gets onto {}. Waiting up to {} for {} to leave.",
             names.join(", "),
-            format_time_limit(remaining),
+            format_time_limit(remaining.max(Duration::from_secs(1))),
             format_count(clients, "client")
         ));
-        let uuids = close.closes().map(|close| close.uuid.clone());
-        self.closing.closed.extend(uuids);
         Ok(())
     }
 
-    /// Waits until the closing daemons of a part have ended, or the time is over; where more is in the way, only a while.
+    /// Waits until the programs of the closing daemons of a part have left, or the time is over; where more is in the way, only
+    /// a while.
     fn wait_for_part(&mut self, part: &Plan, until: Instant) -> Result<()> {
-        let closed = std::mem::take(&mut self.closing.closed);
-        let (of_part, rest): (Vec<&str>, Vec<&str>) = part
-            .stops()
-            .map(|stop| stop.uuid.as_str())
-            .partition(|uuid| closed.iter().any(|other| other == uuid));
-        let end = if rest.is_empty() {
+        let mut closed = std::mem::take(&mut self.closing.closed);
+        let of_part = |uuid: &String| part.stops().any(|stop| stop.uuid == *uuid);
+        let mut waited_for: Vec<(&String, &mut ClosedDevice)> = closed
+            .iter_mut()
+            .filter(|(uuid, _)| of_part(uuid))
+            .collect();
+        let end = if waited_for.len() == part.stops().count() {
             until
         } else {
             until.min(Instant::now() + PLAN_INTERVAL)
         };
-        let waited = self
-            .options
-            .observer
-            .with_nvml_closed(|| self.wait_for_daemons(&of_part, end));
+        let observer = &self.options.observer;
+        let waited = observer.with_nvml_closed(|| self.wait_for_daemons(&mut waited_for, end));
         self.closing.closed = closed;
         waited?
     }
 
-    fn wait_for_daemons(&self, uuids: &[&str], end: Instant) -> Result<()> {
+    fn wait_for_daemons(
+        &self,
+        closed: &mut [(&String, &mut ClosedDevice)],
+        end: Instant,
+    ) -> Result<()> {
         let (environment, directories) = (self.options.environment, self.options.directories);
-        let mut tried = Instant::now();
+        let begun = Instant::now();
+        let mut tried = begun;
         loop {
-            let has_ended = |uuid: &&str| apply::has_ended(environment, &self.state, uuid);
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || !uuids.is_empty() && uuids.iter().all(has_ended) {
-                return Ok(());
-            }
             if !environment
                 .interrupt
                 .sleep_uninterrupted(LOOK_INTERVAL.min(left))
             {
                 return Err(declined_by_user(ExitStatus::Interrupted, INTERRUPTED));
             }
-            if tried.elapsed() < RETRY_INTERVAL {
-                continue;
-            }
-            tried = Instant::now();
+            let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
             // Another change may have the lock: the daemon tries of itself, too.
-            if let Ok(_lock) = lock_node(environment, directories, Duration::ZERO) {
-                for uuid in uuids {
-                    apply::retry_end(environment, directories, uuid);
-                }
+            let lock = if tried.elapsed() < pause {
+                None
+            } else {
+                tried = Instant::now();
+                lock_node(environment, directories, Duration::ZERO).ok()
+            };
+            let mut has_news = false;
+            for (uuid, device) in closed.iter_mut().filter(|(_, device)| !device.is_idle) {
+                let workers = if apply::has_ended(environment, &self.state, uuid) {
+                    Some(0)
+                } else if lock.is_some() {
+                    apply::retry_end(environment, directories, uuid)
+                } else {
+                    None
+                };
+                // One of them works for the held client.
+                let own = u32::from(device.held.is_some());
+                device.is_idle = workers.is_some_and(|workers| workers <= own);
+                has_news |= device.is_idle;
+            }
+            let is_over = Instant::now() >= end;
+            if is_over || has_news && closed.iter().all(|(_, device)| device.is_idle) {
+                return Ok(());
             }
         }
     }
@@ -216,7 +270,7 @@ impl ChangeRun<'_> {
         let Ok(_lock) = lock_node(environment, directories, self.options.lock_limit) else {
             return;
         };
-        for uuid in &self.closing.closed {
+        for uuid in self.closing.closed.keys() {
             if let Err(error) = apply::reopen(&self.state, uuid) {
                 note(&error.to_string());
             }
@@ -263,8 +317,9 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
     };
     let what = format!("the time of --drain is over: {who}{rest}");
     CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "{} admits no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait \
-         longer, or end them with --force",
-        names.join(", ")
+        "{} {} no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait longer, \
+         or end them with --force",
+        names.join(", "),
+        if names.len() == 1 { "admits" } else { "admit" }
     ))
 }

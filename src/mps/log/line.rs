@@ -136,6 +136,20 @@ pub fn log_shows_ready(log: &str, server: Pid) -> bool {
     ready.is_some() && ready > log.rfind(&format!("] Starting new server {server} for "))
 }
 
+/// Returns how many threads of a server work for clients, as the daemon said when it last asked the server to exit. A client has
+/// one for its process and one for each context (measured on H200s).
+///
+/// ```text
+/// [2026-11-29 14:49:02.367 Control   526] Server 534 has 2 active worker threads. Server will not shutdown.
+/// ```
+pub fn worker_threads(log: &str) -> Option<u32> {
+    let (_, end) = log.rsplit_once(" active worker threads. Server will not shutdown.")?;
+    let before = &log[..log.len() - end.len()];
+    let line = before.lines().next_back()?;
+    let (_, count) = line.split_once(" has ")?;
+    count.split_once(' ')?.0.parse().ok()
+}
+
 /// Returns the lines of a server, the last first, without those of an earlier process with the same pid.
 fn lines_backwards(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
     let phrases = ["pinned memory limit", "server context", "fatal GPU error"];

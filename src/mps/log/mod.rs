@@ -9,6 +9,7 @@ mod rules;
 
 pub(crate) use directory::parse_lines;
 pub use directory::{LogDir, LogTail, needs_rotation, rotate_logs};
+pub(super) use line::worker_threads;
 pub(super) use line::{
     LOG_END, describe_cuda_error, diagnose, log_shows_fault, logged_memory_limit,
 };

@@ -13,6 +13,7 @@ use crate::node::{
     self, Client, DaemonState, DeviceState, Finding, Node, OutsideMps, Served, ServerProcess,
     Unmanaged,
 };
+use crate::state::Closing;
 
 /// The output of `mig-mps status --json`.
 ///
@@ -158,6 +159,8 @@ struct DeviceStatus {
     cpus: Option<String>,
     /// The settings that `mig-mps set` has changed; null without a daemon.
     set_by_hand: Option<Vec<String>>,
+    /// What becomes of a device that admits no new programs; null for others.
+    closing: Option<ClosingDocument>,
     /// An answer of the daemon that makes no sense, or the reason why there is none.
     problem: Option<String>,
     /// Device memory in use.
@@ -208,10 +211,40 @@ impl DeviceStatus {
             client_priority: settings.map(|settings| settings.client_priority.to_string()),
             cpus: settings.and_then(|settings| Some(settings.cpus.as_ref()?.to_string())),
             set_by_hand: served.map(|served| served.record.by_hand.clone()),
+            closing: served.and_then(Served::closing).map(ClosingDocument::from),
             problem: served.and_then(|served| Some(served.state.reason()?.to_owned())),
             memory_used_bytes: memory.map(|memory| memory.used),
             utilization_percent: node.gpu_utilization(device),
             since: alive.map(|served| served.record.since),
+        }
+    }
+}
+
+/// A device that admits no new programs: its daemon ends with those that run.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ClosingDocument {
+    /// The command that has closed it.
+    command: String,
+    /// The name of its user.
+    by: String,
+    /// The time at which it was closed, in UTC, as in RFC 3339.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    since: Timestamp,
+    /// The time until which the command waits.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    until: Timestamp,
+    /// True if a new daemon follows, and false if the device stays without one, or goes.
+    is_reopened: bool,
+}
+
+impl From<&Closing> for ClosingDocument {
+    fn from(closing: &Closing) -> Self {
+        Self {
+            command: closing.origin.command.clone(),
+            by: closing.origin.by.clone(),
+            since: closing.origin.since,
+            until: closing.until,
+            is_reopened: closing.next.is_some(),
         }
     }
 }

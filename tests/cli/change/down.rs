@@ -146,7 +146,11 @@ fn a_client_that_joins_at_the_last_moment_is_spared() {
     drop(held);
     let ran = down.end().ended(1);
     assert_contains(&ran.stdout, "a client has joined at the last moment");
+    // Its daemon admits no others, and heal starts another when that one has left.
+    assert_eq!(sim.device("0.2")["state"], "closing");
     assert!(client.finish().status.success());
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("0.2")["state"], "ready");
 }
 
 /// A control program that fails says nothing of clients, so its daemon is not ended by signals.
