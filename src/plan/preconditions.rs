@@ -86,7 +86,7 @@ impl Verb {
                     "{name} admits no new programs, and its daemon carries out no command until those that run have left"
                 ),
                 match self {
-                    Self::Kill => "end the process itself: kill PID".to_owned(),
+                    Self::Kill => "kill PID ends a program with its process".to_owned(),
                     _ => format!("mig-mps status {name} says what it waits for"),
                 },
             ),

@@ -355,7 +355,11 @@ impl RunDir {
     /// Replaces `node.json`, or removes it if it would be empty.
     pub fn write_node(&self, node: &NodeFile) -> FileResult<()> {
         let directory = self.open()?;
-        if node.created.is_empty() && node.switched_on.is_empty() && node.missing.is_empty() {
+        let nothing = NodeFile {
+            boot_id: node.boot_id.clone(),
+            ..NodeFile::default()
+        };
+        if *node == nothing {
             return directory.remove_file(NODE);
         }
         write_json(&directory, NODE, node, PUBLIC_MODE)

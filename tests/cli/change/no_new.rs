@@ -278,7 +278,7 @@ fn a_second_change_is_refused_and_names_the_first() {
     );
     let pid = client.pid().to_string();
     let ended = sim.run(&["kill", "class", &pid, "--yes"]).ended(4).stderr;
-    assert_contains(&ended, "hint: end the process itself: kill PID");
+    assert_contains(&ended, "hint: kill PID ends a program with its process");
     // What has nothing to do with it goes on.
     sim.run(&["restart", "job-0", "--yes"]).ended(0);
     sim.run(&["set", "job-1", "max-clients=3"]).ended(0);

@@ -209,3 +209,13 @@ fn a_reboot_forgets_it() {
     let status = sim.run(&["status"]).ended(0).stdout;
     assert!(!status.contains("stopped"), "{status}");
 }
+
+#[test]
+fn a_whole_gpu_is_stopped_and_started_too() {
+    let sim = Sim::whole("max-clients = 4");
+    sim.run(&["down", "0"]).ended(0);
+    assert_eq!(sim.device("0")["state"], "stopped");
+    sim.run(&["start", "0"]).ended(0);
+    assert_eq!(sim.device("0")["client_limit"], 4);
+    assert!(!sim.run_dir().contains(&"node.json".to_owned()));
+}
