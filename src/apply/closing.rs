@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::cause::Cause;
 use super::context::Run;
-use crate::host::{Directories, Environment, FileResult};
+use crate::host::{Directories, Environment, FileResult, Host};
 use crate::mps::{ControlProgram, Daemon};
 use crate::plan::Close;
 use crate::state::{Closing, DeviceRecord, NextDaemon, RunDir, Writer};
@@ -20,9 +20,10 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         writer: Writer::for_this_process(host, &run.context.node.boot_id),
         until: close.until,
         next: close.next.clone(),
+        is_asked: false,
     };
     // Nobody but `heal` sees to what this command does not wait for.
-    let closing = match before.closing.clone() {
+    let mut closing = match before.closing.clone() {
         Some(earlier) if !close.is_waited_for && earlier.next == close.next => earlier,
         Some(earlier) if !close.is_waited_for => Closing {
             writer: earlier.writer,
@@ -30,20 +31,26 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         },
         _ => closing,
     };
-    run.run_dir.replace_record(&DeviceRecord {
-        closing: Some(closing),
-        ..before.clone()
-    })?;
+    let write = |closing: &Closing| {
+        run.run_dir.replace_record(&DeviceRecord {
+            closing: Some(closing.clone()),
+            ..before.clone()
+        })
+    };
+    // If this process is killed before the daemon is asked, `heal` asks it.
+    write(&closing)?;
     let Some(daemon) = before.daemon else {
         return Ok(());
     };
     let asked = run
         .daemon_of(&close.uuid)
         .close(host, (daemon.pid, daemon.start_time));
-    asked.map(drop).map_err(|error| {
+    if let Err(error) = asked {
         let restored = run.run_dir.replace_record(before);
-        Cause::from(error).with_cleanup(restored.map_err(Cause::from))
-    })
+        return Err(Cause::from(error).with_cleanup(restored.map_err(Cause::from)));
+    }
+    closing.is_asked = true;
+    Ok(write(&closing)?)
 }
 
 /// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. Returns how many
@@ -64,13 +71,30 @@ pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &st
     tried.ok().flatten()
 }
 
-/// True if the daemon of a closing device has ended, or is no longer closing.
-pub fn has_ended(environment: &Environment, run_dir: &RunDir, uuid: &str) -> bool {
+/// The daemon of a device that this process has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    Runs,
+    Ended,
+    /// Another change has ended it, or has other intentions with the device.
+    TakenOver,
+}
+
+/// Looks at the daemon of a device that this process has closed.
+pub fn daemon_of_closing(environment: &Environment, run_dir: &RunDir, uuid: &str) -> Closed {
+    let host = &environment.host;
     let Ok(Some(record)) = run_dir.load_record(uuid) else {
-        return true;
+        return Closed::TakenOver;
     };
-    let daemon = record.daemon.filter(|_| record.closing.is_some());
-    daemon.is_none_or(|daemon| daemon.find_process(&environment.host).is_none())
+    match (&record.closing, record.daemon) {
+        (Some(closing), daemon) if closing.writer.is_this_process(host) => {
+            match daemon.and_then(|daemon| daemon.find_process(host)) {
+                Some(_) => Closed::Runs,
+                None => Closed::Ended,
+            }
+        }
+        _ => Closed::TakenOver,
+    }
 }
 
 /// Records that the daemon of a device admits no new clients, and that the same one follows it.
@@ -81,21 +105,22 @@ pub(super) fn record_as_closing(run: &Run<'_>, record: &DeviceRecord) -> Result<
         writer: Writer::for_this_process(&environment.host, &run.context.node.boot_id),
         until: Timestamp::now(),
         next: Some(NextDaemon::same_as(record)),
+        is_asked: true,
     };
     Ok(run.run_dir.replace_record(&DeviceRecord {
-        closing: Some(closing),
+        closing: record.closing.clone().or(Some(closing)),
         ..record.clone()
     })?)
 }
 
 /// Records that a device which this process has closed gets the same daemon again: what it was closed for is not done.
-pub fn reopen(run_dir: &RunDir, uuid: &str) -> FileResult<()> {
+pub fn reopen(host: &Host, run_dir: &RunDir, uuid: &str) -> FileResult<()> {
     let Some(mut record) = run_dir.load_record(uuid)? else {
         return Ok(());
     };
     let again = NextDaemon::same_as(&record);
     match &mut record.closing {
-        Some(closing) if closing.writer.pid.0 == std::process::id() => closing.next = Some(again),
+        Some(closing) if closing.writer.is_this_process(host) => closing.next = Some(again),
         _ => return Ok(()),
     }
     run_dir.replace_record(&record)

@@ -72,9 +72,11 @@ pub(super) fn stop_served_daemon(
         keeps_record: successor.is_some(),
     };
     if planned.keeps_device {
+        let closing = served.record.closing.as_ref();
+        let origin = closing.map(|closing| closing.origin.clone());
         run.node_record.add_stopped(StoppedDevice {
             record: served.record.clone(),
-            origin: run.journal.origin(run.context.environment),
+            origin: origin.unwrap_or_else(|| run.journal.origin(run.context.environment)),
         })?;
     }
     let mut ended = stop_daemon(run, &served.record, request);

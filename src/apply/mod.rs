@@ -36,7 +36,7 @@ mod rollback;
 mod run;
 mod start_check;
 
-pub use closing::{has_ended, reopen, retry_end};
+pub use closing::{Closed, daemon_of_closing, reopen, retry_end};
 pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
 pub use error::ApplyError;
 pub use in_use::{find_held_gpus, wait_for_holders};

@@ -16,7 +16,8 @@ use crate::host::{
     Uid, caller, clean_command, run_with_name, shorten_command, user_name,
 };
 use crate::node::{
-    ANSWER_TIMEOUT, Client, DaemonState, Node, Served, observe_records, observe_without_driver,
+    ANSWER_TIMEOUT, Client, Closer, DaemonState, Node, Served, observe_records,
+    observe_without_driver,
 };
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
@@ -87,7 +88,9 @@ fn describe_client(client: &Client) -> String {
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
-    if let Some(closing) = served.closing() {
+    // Where nobody goes on with it, a restart does.
+    let is_left_behind = served.closer == Closer::Gone && !served.is_alive();
+    if let Some(closing) = served.closing().filter(|_| !is_left_behind) {
         return Err(NoAccess::Closing {
             name: served.record.name.clone(),
             closing: closing.to_string(),
@@ -148,6 +151,11 @@ impl NotReady {
     /// True if it ends when other programs do.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::NoAccess(error) if error.is_temporary())
+    }
+
+    /// True if it admits no new programs, and those that start get an error.
+    pub fn is_closing(&self) -> bool {
+        matches!(self, Self::NoAccess(NoAccess::Closing { .. }))
     }
 
     /// True if nothing is wrong with the device: it is for other users, others use it now, or it is closed to new programs.

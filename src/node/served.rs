@@ -272,7 +272,7 @@ impl Closer {
     /// Finds the process.
     pub fn find(closing: Option<&Closing>, host: &Host) -> Self {
         match closing.map(|closing| &closing.writer) {
-            Some(writer) if writer.pid.0 == std::process::id() => Self::ThisProcess,
+            Some(writer) if writer.is_this_process(host) => Self::ThisProcess,
             Some(writer) if !writer.has_exited(host) => Self::Another,
             _ => Self::Gone,
         }

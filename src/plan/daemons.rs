@@ -115,9 +115,7 @@ impl GpuPlan {
                 self.obstacles.push(foreign_daemon(served));
                 return;
             }
-            Some(served)
-                if served.state == DaemonState::Closing && served.closer != Closer::ThisProcess =>
-            {
+            Some(served) if is_closed_for_clients(served) => {
                 self.add_reopening(settings, served, wanted);
                 return;
             }
@@ -256,6 +254,13 @@ impl Stop {
             unasked: unknown_clients_problem(served),
         }
     }
+}
+
+/// True for a daemon that admits no new clients, and that this process does not wait for.
+fn is_closed_for_clients(served: &Served) -> bool {
+    served.state == DaemonState::Closing
+        && served.closer != Closer::ThisProcess
+        && !served.clients.are_none()
 }
 
 /// Stops a device's daemon before one with these settings.

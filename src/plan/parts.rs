@@ -6,6 +6,7 @@ use super::action::{Action, Close, Step};
 use super::{GpuPlan, Plan, Stop};
 use crate::mps::StopMethod;
 use crate::node::{Closer, DaemonState, Node};
+use crate::state::NextDaemon;
 
 impl Plan {
     /// Splits the plan: a GPU whose instances change is a part, and on the others each device is. If a device gets the name of
@@ -74,30 +75,43 @@ impl Plan {
     /// True if nobody has to leave before this part is carried out. `is_idle` tells of a device that this process has closed,
     /// by its UUID, whether its programs have left.
     pub fn is_free(&self, node: &Node, is_idle: impl Fn(&str) -> bool) -> bool {
+        let has_obstacle = self.gpus.iter().any(|gpu| !gpu.obstacles.is_empty());
         let mut stops = self.stops();
-        !stops.any(|stop| stop.may_have_clients() || is_closing(stop, node) && !is_idle(&stop.uuid))
+        !has_obstacle
+            && !stops.any(|stop| {
+                stop.may_have_clients() || is_closing(stop, node) && !is_idle(&stop.uuid)
+            })
     }
 
     /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:
     /// one that closed would exit at once, and programs would run outside MPS.
+    ///
+    /// Where no daemon follows on the device, the same one is recorded if the device `comes_back` unless the part is carried out.
     #[must_use]
-    pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
+    pub fn close_daemons(&self, node: &Node, until: Timestamp, comes_back: bool) -> Self {
         let mut plan = Self::default();
         for gpu in &self.gpus {
             let daemons = gpu.actions().filter_map(Action::as_stop);
             let used = daemons.filter(|stop| {
-                let is_open = stop.means == StopMethod::Session && !is_closing(stop, node);
-                is_open && !stop.clients.is_empty()
+                // What a command that has exited has closed is taken over.
+                let closer = closer_of(stop, node);
+                stop.means == StopMethod::Session
+                    && closer != Some(Closer::ThisProcess)
+                    && (closer.is_some() || !stop.clients.is_empty())
             });
             let steps: Vec<Step> = used
                 .map(|stop| {
                     let mut starts = gpu.actions().filter_map(Action::as_start);
                     let next = starts.find(|start| start.uuid.as_ref() == Some(&stop.uuid));
+                    let same = || {
+                        let served = node.served_named(&stop.name).filter(|_| comes_back)?;
+                        Some(NextDaemon::same_as(&served.record))
+                    };
                     let close = Action::Close(Close {
                         name: stop.name.clone(),
                         uuid: stop.uuid.clone(),
                         until,
-                        next: next.map(super::Start::as_next_daemon),
+                        next: next.map(super::Start::as_next_daemon).or_else(same),
                         is_waited_for: true,
                     });
                     close.with_reason("it waits for its clients")
@@ -114,11 +128,14 @@ impl Plan {
     }
 }
 
-/// True if this process has closed the device, and its daemon has not ended.
+/// True if the device admits no new programs, and its daemon has not ended.
 fn is_closing(stop: &Stop, node: &Node) -> bool {
-    node.served().any(|served| {
-        served.record.uuid == stop.uuid
-            && served.state == DaemonState::Closing
-            && served.closer == Closer::ThisProcess
-    })
+    closer_of(stop, node).is_some()
+}
+
+/// Returns who has closed the device, if its daemon has not ended.
+fn closer_of(stop: &Stop, node: &Node) -> Option<Closer> {
+    let mut served = node.served();
+    let served = served.find(|served| served.record.uuid == stop.uuid)?;
+    (served.state == DaemonState::Closing).then_some(served.closer)
 }

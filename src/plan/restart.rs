@@ -25,6 +25,14 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 /// # Errors
 /// As of [`restart`].
 pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let closing = names
+        .iter()
+        .find_map(|name| node.served_named(name)?.closing());
+    if let Some(closing) = closing {
+        let what = format!("it admits no new programs: closed by {closing}");
+        let hint = "mig-mps up gives it a daemon again when its programs have left";
+        return Err(Problem::new(what, hint).into());
+    }
     let runs = |name: &&String| node.served_named(name).is_some_and(Served::is_alive);
     let idle: Vec<String> = names.iter().filter(|name| !runs(name)).cloned().collect();
     restart(node, run_dir, &idle)
@@ -121,8 +129,14 @@ pub fn needs_healing(device: &Device, node: &Node) -> bool {
     if record.closing.is_some() && served.closer != Closer::Gone {
         return false;
     }
+    let is_asked = record
+        .closing
+        .as_ref()
+        .is_some_and(|closing| closing.is_asked);
     let is_down = match served.state {
+        DaemonState::Dead if record.closing.is_some() => record.boot_id == node.boot_id,
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
+        DaemonState::Closing if !is_asked => true,
         DaemonState::Closing | DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
     };

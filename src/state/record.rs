@@ -173,6 +173,9 @@ pub struct Closing {
     pub until: Timestamp,
     /// The daemon that follows; `None` if the device stays without one.
     pub next: Option<NextDaemon>,
+    /// True once the daemon was asked to end.
+    #[serde(default)]
+    pub is_asked: bool,
 }
 
 /// `root since 2026-11-29T14:54:08Z (mig-mps restart trainer --drain 8h --no-new), until 2026-11-29T22:54:08Z at most`

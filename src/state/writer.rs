@@ -31,6 +31,11 @@ impl Writer {
         }
     }
 
+    /// True if it is this process.
+    pub fn is_this_process(&self, host: &Host) -> bool {
+        self.pid.0 == std::process::id() && !self.has_exited(host)
+    }
+
     /// True if the process has exited.
     pub fn has_exited(&self, host: &Host) -> bool {
         let process = host.find_process(self.pid);

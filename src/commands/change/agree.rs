@@ -111,6 +111,8 @@ impl ChangeRun<'_> {
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
+        // The client that this process has there is not to be in its own way.
+        self.closing.let_end(&now.plan);
         if let Some(changed) = self.plan_around_holders(&mut now)? {
             return Ok(ChangeStep::Agree(changed));
         }
@@ -174,6 +176,8 @@ impl ChangeRun<'_> {
     /// Returns the consent that a plan still needs, after another one was agreed to.
     pub(super) fn consent_needed(&self, plan: &Plan) -> Option<Consent> {
         match &self.agreed {
+            // Those who are left are ended, whoever they are: --force says so.
+            Some(_) if self.closing.force_after_seconds().is_some() => None,
             Some(agreed) => plan.disrupts_more_than(agreed).then_some(Consent::AskAgain),
             None if self.options.consent.yes => Some(Consent::Given),
             None => Some(Consent::Ask),

@@ -65,7 +65,9 @@ impl ChangeRun<'_> {
                 }
             })?;
             // Where it goes on, the rest tries again what failed.
-            let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued);
+            // A daemon that is to admit no more clients ends at once if it has none.
+            let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued)
+                || planned.plan.closes().next().is_some();
             if now.plan.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
                     failed,

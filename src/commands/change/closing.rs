@@ -8,8 +8,9 @@ use jiff::Timestamp;
 
 use super::agree::ChangeStep;
 use super::{ChangeRun, Planned};
-use crate::apply;
+use crate::apply::{self, Closed};
 use crate::client::HeldClient;
+use crate::commands::args::IN_USE_HINT;
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
@@ -42,6 +43,8 @@ pub(super) struct ClosingProgress {
     closed: BTreeMap<String, ClosedDevice>,
     /// True once the time is over, and `--force` ends those who are left.
     is_force_due: bool,
+    /// True if this change ends and what it has closed stays so, for `heal` to go on.
+    is_left_to_heal: bool,
 }
 
 /// A device that this change has closed.
@@ -100,15 +103,6 @@ impl ChangeRun<'_> {
     /// Carries out the parts of a plan that nobody uses, closes the devices of the next one, and waits for it, until no part has
     /// to be waited for.
     pub(super) fn close_and_wait(&mut self, agreed: Planned) -> Result<ChangeStep> {
-        self.work_off_parts(agreed).inspect_err(|error| {
-            // What was refused or has failed is not done when the programs have left.
-            if ![ExitStatus::Refused, ExitStatus::Interrupted].contains(&error.status) {
-                self.reopen_closed();
-            }
-        })
-    }
-
-    fn work_off_parts(&mut self, agreed: Planned) -> Result<ChangeStep> {
         let until = self.drain.begin();
         let mut planned = agreed;
         loop {
@@ -121,6 +115,7 @@ impl ChangeRun<'_> {
             };
             if self.drain.remaining_time().is_zero() {
                 if !self.options.consent.force {
+                    self.closing.is_left_to_heal = true;
                     return Err(time_over_error(next, busy.len()));
                 }
                 self.closing.is_force_due = true;
@@ -153,7 +148,9 @@ impl ChangeRun<'_> {
             self.closing.is_free(part, &node)
                 && free.iter().any(|other| other.does_the_same_as(part))
         });
-        if let Some(error) = self.apply_plan(&Planned::new(node, Plan::join_parts(&parts)))? {
+        let now = Plan::join_parts(&parts);
+        now.permit(IN_USE_HINT)?;
+        if let Some(error) = self.apply_plan(&Planned::new(node, now))? {
             return Err(error.into());
         }
         self.closing.done.extend(parts);
@@ -171,7 +168,7 @@ impl ChangeRun<'_> {
         let parts = plan.split_into_parts();
         let same = parts.iter().find(|other| other.has_a_device_of(part));
         let Some(close) = same
-            .map(|part| part.close_daemons(&node, until))
+            .map(|part| part.close_daemons(&node, until, self.change.is_verified()))
             .filter(|close| !close.is_empty())
         else {
             return Ok(());
@@ -208,7 +205,8 @@ impl ChangeRun<'_> {
             .iter_mut()
             .filter(|(uuid, _)| of_part(uuid))
             .collect();
-        let end = if waited_for.len() == part.stops().count() {
+        let waits_for_daemons = waited_for.iter().any(|(_, device)| !device.is_idle);
+        let end = if waits_for_daemons && waited_for.len() == part.stops().count() {
             until
         } else {
             until.min(Instant::now() + PLAN_INTERVAL)
@@ -216,6 +214,7 @@ impl ChangeRun<'_> {
         let observer = &self.options.observer;
         let waited = observer.with_nvml_closed(|| self.wait_for_daemons(&mut waited_for, end));
         self.closing.closed = closed;
+        self.closing.is_left_to_heal = self.options.environment.interrupt.is_interrupted();
         waited?
     }
 
@@ -229,34 +228,34 @@ impl ChangeRun<'_> {
         let mut tried = begun;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            if !environment
-                .interrupt
-                .sleep_uninterrupted(LOOK_INTERVAL.min(left))
-            {
+            let interrupt = &environment.interrupt;
+            if !interrupt.sleep_uninterrupted(LOOK_INTERVAL.min(left)) {
                 return Err(declined_by_user(ExitStatus::Interrupted, INTERRUPTED));
             }
             let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
-            // Another change may have the lock: the daemon tries of itself, too.
-            let lock = if tried.elapsed() < pause {
-                None
-            } else {
-                tried = Instant::now();
-                lock_node(environment, directories, Duration::ZERO).ok()
-            };
             let mut has_news = false;
             for (uuid, device) in closed.iter_mut().filter(|(_, device)| !device.is_idle) {
-                let workers = if apply::has_ended(environment, &self.state, uuid) {
-                    Some(0)
-                } else if lock.is_some() {
-                    apply::retry_end(environment, directories, uuid)
-                } else {
-                    None
+                let workers = match apply::daemon_of_closing(environment, &self.state, uuid) {
+                    Closed::Ended => Some(0),
+                    Closed::TakenOver => return Err(taken_over_error()),
+                    // Others want the lock, too: one device at a time.
+                    Closed::Runs if tried.elapsed() < pause => None,
+                    Closed::Runs => {
+                        let lock = lock_node(environment, directories, Duration::ZERO);
+                        let workers = lock
+                            .ok()
+                            .and_then(|_lock| apply::retry_end(environment, directories, uuid));
+                        tried = Instant::now();
+                        workers
+                    }
                 };
                 // One of them works for the held client.
                 let own = u32::from(device.held.is_some());
                 device.is_idle = workers.is_some_and(|workers| workers <= own);
                 has_news |= device.is_idle;
             }
+            // The next one is tried first.
+            closed.rotate_left(usize::from(closed.len() > 1));
             let is_over = Instant::now() >= end;
             if is_over || has_news && closed.iter().all(|(_, device)| device.is_idle) {
                 return Ok(());
@@ -265,13 +264,16 @@ impl ChangeRun<'_> {
     }
 
     /// Makes devices that this change has closed, and does not need any more, get the same daemons again.
-    fn reopen_closed(&self) {
+    pub(super) fn reopen_closed(&self) {
+        if self.closing.is_left_to_heal || self.closing.closed.is_empty() {
+            return;
+        }
         let (environment, directories) = (self.options.environment, self.options.directories);
         let Ok(_lock) = lock_node(environment, directories, self.options.lock_limit) else {
             return;
         };
         for uuid in self.closing.closed.keys() {
-            if let Err(error) = apply::reopen(&self.state, uuid) {
+            if let Err(error) = apply::reopen(&environment.host, &self.state, uuid) {
                 note(&error.to_string());
             }
         }
@@ -301,6 +303,12 @@ impl ChangeRun<'_> {
     }
 }
 
+/// The error of a change that waits for a device which somebody else has changed.
+fn taken_over_error() -> CommandError {
+    let what = "another change has ended what this one waited for";
+    CommandError::new(ExitStatus::Refused, what).with_hint("mig-mps status shows the node")
+}
+
 /// The error of a change whose time is over. What was recorded stays.
 fn time_over_error(part: &Plan, parts: usize) -> CommandError {
     let names: Vec<&str> = part.stops().map(|stop| stop.name.as_str()).collect();
@@ -317,8 +325,7 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
     };
     let what = format!("the time of --drain is over: {who}{rest}");
     CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "{} {} no new programs until they have left, and mig-mps heal then goes on; run the same command again to wait longer, \
-         or end them with --force",
+        "{} {} no new programs until they have left, and mig-mps heal then goes on; kill PID ends one earlier",
         names.join(", "),
         if names.len() == 1 { "admits" } else { "admit" }
     ))

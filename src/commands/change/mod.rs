@@ -175,8 +175,13 @@ impl<'a> ChangeOptions<'a> {
             }
             return Ok(None);
         }
-        let (lock, planned) = run.agree_and_lock(first)?;
-        run.carry_out(lock, planned).map(Some)
+        let agreed = run.agree_and_lock(first);
+        let ended = agreed.and_then(|(lock, planned)| run.carry_out(lock, planned));
+        if ended.is_err() {
+            // What was refused or has failed is not done when the programs have left.
+            run.reopen_closed();
+        }
+        ended.map(Some)
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use super::conf::{SlurmFiles, counts_of, node_name, numbered};
 use super::numbering::{device_of, gres_devices};
 use crate::apply::OnFailure;
-use crate::client::{NotReady, Verified, verify_devices};
+use crate::client::{NoAccess, NotReady, Verified, verify_devices};
 use crate::commands::args::ConsentArgs;
 use crate::commands::change::ChangeOptions;
 use crate::commands::change_report::Outcome;
@@ -213,14 +213,23 @@ fn not_ready_devices(
     user: Option<Uid>,
 ) -> Result<Vec<(String, NotReady)>> {
     let node = observe_records(context.environment)?;
-    let devices = names
-        .iter()
-        .filter_map(|name| node.served_named(name))
-        .collect();
-    let mut not_ready = Vec::new();
+    let (mut devices, mut not_ready) = (Vec::new(), Vec::new());
+    for name in names {
+        match node.served_named(name) {
+            Some(served) => devices.push(served),
+            // What was closed to new programs may be stopped now.
+            None => not_ready.push((
+                name.clone(),
+                NotReady::from(NoAccess::NotServed {
+                    name: name.clone(),
+                    state: "it was stopped",
+                }),
+            )),
+        }
+    }
     for Verified { name, result, .. } in verify_devices(context.environment, &node, devices, user) {
         if let Err(cause) = result
-            && !cause.is_temporary()
+            && (!cause.is_temporary() || cause.is_closing())
         {
             not_ready.push((name, cause));
         }

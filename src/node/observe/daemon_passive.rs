@@ -420,8 +420,19 @@ impl<'a> Probe<'a> {
             let pid = Some(usage.pid).filter(|pid| pid.0 != 0);
             self.describe_client(pid, first)
         };
+        // The change that has closed a device has a client of its own there, which computes nothing.
+        let closer = self.served.record.closing.as_ref();
+        let is_held = |usage: &&Usage| {
+            let process = self.context.host.find_process(usage.pid);
+            closer
+                .zip(process)
+                .is_some_and(|(closing, process)| process.parent == closing.writer.pid)
+        };
         self.served.clients = match self.processes {
-            Some(processes) => Clients::Known(processes.clients.iter().map(client).collect()),
+            Some(processes) => {
+                let others = processes.clients.iter().filter(|usage| !is_held(usage));
+                Clients::Known(others.map(client).collect())
+            }
             None => Clients::Partial(Vec::new()),
         };
     }

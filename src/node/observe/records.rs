@@ -74,7 +74,11 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         } else {
             Vec::new()
         };
-        for record in records {
+        for mut record in records {
+            // Its programs have ended with that boot.
+            if record.boot_id != node.boot_id {
+                record.closing = None;
+            }
             let is_abandoned = !record.finished && again.contains(&record);
             let closer = Closer::find(record.closing.as_ref(), &environment.host);
             let served = Served {

@@ -1,11 +1,13 @@
 //! `--no-new`: a device that changes admits no new programs while those that run are waited for.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use testkit::{App, Dialogue, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
+use testkit::{App, Dialogue, Ran, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
 
 /// Three devices of one GPU.
 const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
@@ -294,8 +296,96 @@ fn down_by_force_ends_it_whoever_waits() {
     sim.run(&["down", "--force"]).ended(0);
     assert!(!client.finish().status.success());
     assert_eq!(sim.run_dir(), ["lock", "node.json"]);
-    let _ = first.end();
+    let said = first.end().ended(4).stdout;
+    assert_contains(&said, "another change has ended what this one waited for");
     assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
+}
+
+#[test]
+fn what_another_change_has_stopped_stays_so() {
+    let sim = lab();
+    let client = sim.client("class");
+    let first = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    sim.run(&["down", "class", "--force"]).ended(0);
+    assert!(!client.finish().status.success());
+    let _ = first.end().ended(4);
+    assert_eq!(sim.device("class")["state"], "stopped");
+}
+
+/// A program that has initialized CUDA, and has no context.
+fn initialized(sim: &Sim, device: &str) -> App {
+    let mut command = sim.node.mig_mps();
+    command
+        .args(["attach", "--hold"])
+        .env("CUDA_VISIBLE_DEVICES", sim.uuid(device))
+        .env(
+            "CUDA_MPS_PIPE_DIRECTORY",
+            sim.node.run_dir().join("by-name").join(device).join("pipe"),
+        );
+    let mut app = App::start(command);
+    assert_contains(&app.wait_up(), "true");
+    app
+}
+
+/// NVIDIA's list of clients does not have such a program.
+#[test]
+fn a_program_without_a_context_is_waited_for_too() {
+    let sim = lab();
+    let (client, program) = (sim.client("class"), initialized(&sim, "class"));
+    let args = ["down", "class", "--drain", "1", "--no-new"];
+    sim.run(&args).ended(4);
+    finishes(client);
+    // The same command goes on waiting, and what it wants stays recorded.
+    let said = sim.run(&args).ended(4).stderr;
+    assert_contains(
+        &said,
+        "a program that has initialized CUDA and has no context keeps class in use",
+    );
+    assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
+    let down = sim.talk(&["down", "class", "--drain", "1h", "--no-new"]);
+    sim.await_state("class", "closing");
+    drop(program);
+    let _ = down.end().ended(0);
+    assert_eq!(sim.device("class")["state"], "stopped");
+}
+
+#[test]
+fn up_starts_a_daemon_at_once_where_the_programs_have_left() {
+    let sim = lab();
+    let client = sim.client("class");
+    sim.run(&["down", "class", "--drain", "1", "--no-new"])
+        .ended(4);
+    finishes(client);
+    sim.run(&["up", "--yes"]).ended(0);
+    assert_eq!(sim.device("class")["state"], "ready");
+    sim.run(&["plan", "--exit-code"]).ended(0);
+}
+
+/// The jobs that come to a node get an answer before they start.
+#[test]
+fn a_prolog_refuses_it_and_carries_out_what_was_to_follow() {
+    for (command, status, state) in [("restart", 0, "ready"), ("down", 1, "stopped")] {
+        let sim = lab();
+        let client = sim.client("class");
+        sim.run(&[command, "class", "--drain", "1", "--no-new", "--yes"])
+            .ended(4);
+        let prolog = || {
+            let mut command = sim.node.mig_mps();
+            command.args(["slurm", "prolog"]).envs([
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_JOB_UID", "0"),
+                ("SLURM_JOB_GPUS", "2"),
+            ]);
+            Ran::of(&mut command)
+        };
+        let said = prolog();
+        assert_ne!(said.status, 0, "{command}: {said:?}");
+        assert_contains(&said.stdout, "class admits no new programs");
+        finishes(client);
+        let said = prolog();
+        assert_eq!(said.status, status, "{command}: {said:?}");
+        assert_eq!(sim.device("class")["state"], state, "{command}");
+    }
 }
 
 #[test]
@@ -370,4 +460,83 @@ fn the_question_says_that_it_is_not_free() {
     assert_eq!(sim.device("0")["state"], "ready");
     finishes(client);
     wait_until("nobody computes", || sim.status()["clients"] == json!([]));
+}
+
+/// Kills a command at moments from its start until it waits for a client. That client goes on, and heal does what is recorded.
+#[track_caller]
+fn killed_at_moments(command: &str) -> BTreeSet<String> {
+    let sim = lab();
+    let mut ends = BTreeSet::new();
+    for step in 0..16 {
+        let client = sim.client("class");
+        let change = sim.talk(&[command, "class", "--drain", "1h", "--no-new", "--yes"]);
+        // The moments differ; what is recorded in each is what counts.
+        std::thread::sleep(Duration::from_millis(100 * step));
+        change.signal(Signal::KILL);
+        drop(change);
+        let closing = record(&sim, "class")["closing"].clone();
+        let wanted = match (&closing, &closing["next"]) {
+            (Value::Object(_), Value::Null) => "stopped",
+            _ => "ready",
+        };
+        finishes(client);
+        wait_until("heal goes on", || {
+            let _ = sim.run(&["heal"]).ended(0);
+            sim.device("class")["state"] == wanted
+        });
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(
+            sim.device("class")["state"],
+            wanted,
+            "{command}, step {step}"
+        );
+        ends.insert(wanted.to_owned());
+        sim.run(&["start", "class"]).ended(0);
+        finishes(sim.client("class"));
+    }
+    ends
+}
+
+#[test]
+fn a_restart_killed_at_any_moment_loses_no_client() {
+    assert_eq!(killed_at_moments("restart"), ["ready".to_owned()].into());
+}
+
+#[test]
+fn a_down_killed_at_any_moment_loses_no_client() {
+    assert!(killed_at_moments("down").contains("stopped"));
+}
+
+#[test]
+fn a_daemon_that_refuses_to_quit_stays_open() {
+    let sim = lab();
+    let client = sim.client("class");
+    // Refused once, it is asked again.
+    sim.node.fault("quit").fails(0).unwrap();
+    let restart = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    finishes(client);
+    let _ = restart.end().ended(0);
+    let client = sim.client("class");
+    sim.node.fault("quit").every().fails(1).unwrap();
+    let args = ["restart", "class", "--drain", "1h", "--no-new", "--yes"];
+    let said = sim.run(&args).ended(1).stderr;
+    assert_contains(&said, "was asked to quit, and refused");
+    sim.node.node().clear_faults().unwrap();
+    assert_eq!(sim.device("class")["state"], "ready");
+    assert_eq!(record(&sim, "class")["closing"], Value::Null);
+    finishes(sim.client("class"));
+    finishes(client);
+}
+
+#[test]
+fn a_reboot_forgets_it() {
+    let sim = lab();
+    let client = sim.client("class");
+    sim.run(&["down", "class", "--drain", "1", "--no-new"])
+        .ended(4);
+    drop(client);
+    sim.node.reboot();
+    sim.run(&["heal"]).ended(0);
+    sim.run(&["up", "--yes"]).ended(0);
+    assert_eq!(sim.device("class")["state"], "ready");
 }
