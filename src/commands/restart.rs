@@ -63,7 +63,7 @@ pub(super) fn start_daemons(
     if request.devices.is_empty() {
         let error = usage_error("no device is named");
         return Err(error.with_hint(format!(
-            "mig-mps {} DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
+            "mig-mps {} DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile",
             request.command
         )));
     }

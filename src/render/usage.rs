@@ -92,7 +92,7 @@ const MAX_LIST_CHARS: usize = 200;
 
 /// The words that other programs have for what a command does, and those that a topic of the manual explains.
 const OTHER_WORDS: &[(&str, &[&str])] = &[
-    ("up", &["apply", "start", "create"]),
+    ("up", &["apply", "create"]),
     (
         "up --previous",
         &["rollback", "roll-back", "undo", "revert"],

@@ -17,7 +17,6 @@ fn the_words_of_other_programs_lead_to_ours() {
     let sim = Sim::with("h200", 1);
     for (word, meant) in [
         ("apply", "up"),
-        ("start", "up"),
         ("stop", "down"),
         ("delete", "down"),
         ("ps", "status"),

@@ -449,6 +449,26 @@ fn printed_lines(sim: &Sim) -> (String, String) {
     )
 }
 
+/// A job on a device that admits no new programs is refused before it starts; when those that run have left, the prolog does
+/// what was to follow.
+#[test]
+fn jobs_do_not_come_to_a_device_that_is_closing() {
+    needs_root!();
+    for (command, status, state) in [("restart", 0, "ready"), ("down", 1, "stopped")] {
+        let sim = Sim::served("a100-80gb", 1, MIXED);
+        let _ = printed_lines(&sim);
+        let client = sim.client("0.0");
+        let args = [command, "0.0", "--drain", "1", "--no-new", "--yes"];
+        sim.run(&args).ended(4);
+        let said = of_job(&sim, "prolog", "0").ended(1).stdout;
+        assert_contains(&said, "0.0 admits no new programs: closed by root");
+        assert!(client.finish().status.success());
+        let said = of_job(&sim, "prolog", "0");
+        assert_eq!(said.status, status, "{command}: {said:?}");
+        assert_eq!(sim.device("0.0")["state"], state, "{command}");
+    }
+}
+
 #[test]
 fn lines_of_other_resources_fail_no_job() {
     needs_root!();

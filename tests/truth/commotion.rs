@@ -114,7 +114,7 @@ fn what_status_reports_was_true() {
         "no answer",
         "orphan",
         "dead",
-        "no daemon",
+        "stopped",
     ] {
         assert!(seen.contains(state), "nobody saw {state}: {seen:?}");
     }

@@ -147,7 +147,8 @@ impl History {
         let recorded =
             |span: fn(&Span, Time) -> bool| device.recorded.iter().any(|of| span(of, time));
         let is_true = match row["state"].as_str().unwrap_or_default() {
-            "no daemon" => !lives && !recorded(|span, time| span.at(time).must()),
+            // `down` of a device by name stops it, else it is known no more.
+            "no daemon" | "stopped" => !lives && !recorded(|span, time| span.at(time).must()),
             "dead" => {
                 let since = device.recorded.iter().find(|span| span.at(time).may());
                 let ended = |since: &Span| {
@@ -265,6 +266,10 @@ impl History {
             return device.is_some_and(|device| device.has_older_clients(what, time, until));
         }
         let is_true = |device: &Device| {
+            if remark["id"] == "device-stopped" {
+                let mut recorded = device.recorded.iter();
+                return !recorded.any(|span| span.at(time).must());
+            }
             if what.starts_with("its server has ended") {
                 return device.says("no server yet", time);
             }

@@ -184,7 +184,7 @@ fn a_device_whose_user_is_gone_is_a_problem() {
     let silent = without_answers(&sim, &["status", "--json"]).json();
     assert_eq!(problems(&silent), []);
     without_nobody(&sim, &["down", "0"]).ended(0);
-    assert_eq!(sim.device("0")["state"], "no daemon");
+    assert_eq!(sim.device("0")["state"], "stopped");
 }
 
 /// Gives a directory a list: pairs of kind and id with permissions.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use testkit::{App, Dialogue, Ran, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
+use testkit::{App, Dialogue, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
 
 /// Three devices of one GPU.
 const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
@@ -359,33 +359,6 @@ fn up_starts_a_daemon_at_once_where_the_programs_have_left() {
     sim.run(&["up", "--yes"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
     sim.run(&["plan", "--exit-code"]).ended(0);
-}
-
-/// The jobs that come to a node get an answer before they start.
-#[test]
-fn a_prolog_refuses_it_and_carries_out_what_was_to_follow() {
-    for (command, status, state) in [("restart", 0, "ready"), ("down", 1, "stopped")] {
-        let sim = lab();
-        let client = sim.client("class");
-        sim.run(&[command, "class", "--drain", "1", "--no-new", "--yes"])
-            .ended(4);
-        let prolog = || {
-            let mut command = sim.node.mig_mps();
-            command.args(["slurm", "prolog"]).envs([
-                ("SLURM_JOB_ID", "7"),
-                ("SLURM_JOB_UID", "0"),
-                ("SLURM_JOB_GPUS", "2"),
-            ]);
-            Ran::of(&mut command)
-        };
-        let said = prolog();
-        assert_ne!(said.status, 0, "{command}: {said:?}");
-        assert_contains(&said.stdout, "class admits no new programs");
-        finishes(client);
-        let said = prolog();
-        assert_eq!(said.status, status, "{command}: {said:?}");
-        assert_eq!(sim.device("class")["state"], state, "{command}");
-    }
 }
 
 #[test]

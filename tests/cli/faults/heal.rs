@@ -116,7 +116,7 @@ fn what_down_took_stays_down() {
     let (first, second) = (devices[0].as_str(), devices[1].as_str());
     sim.run(&["down", first]).ended(0);
     does_nothing(&sim.run(&["heal"]));
-    assert_eq!(in_state(&sim.status(), "no daemon"), [first]);
+    assert_eq!(in_state(&sim.status(), "stopped"), [first]);
     // The change that takes a device is killed half-way.
     sim.node.fault("quit").nth(1).kills().unwrap();
     let daemon = sim.device(second)["daemon_pid"].clone();
@@ -306,5 +306,5 @@ fn a_stopped_daemon_has_one_remedy() {
         let ready = in_state(&sim.status(), "ready");
         assert_eq!(ready.contains(&"0.0".to_owned()), forced[0] == "restart");
     }
-    assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0"]);
+    assert_eq!(in_state(&sim.status(), "stopped"), ["0.0"]);
 }
