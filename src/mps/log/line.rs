@@ -292,6 +292,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_last_count_of_worker_threads_counts() {
+        let line = |count| {
+            format!(
+                "[2026-11-29 14:49:02.367 Control   526] Server 534 has {count} active worker threads. Server will not shutdown.\n"
+            )
+        };
+        let later = "[2026-11-29 14:49:02.367 Control   526] Control will try shutting down server 534 again in at most 400ms\n";
+        let log = line(3) + &line(1) + later;
+        assert_eq!(worker_threads(&log), Some(1));
+        assert_eq!(worker_threads(&line(12)), Some(12));
+        assert_eq!(worker_threads(later), None);
+        assert_eq!(
+            worker_threads(" has many active worker threads. Server will not shutdown."),
+            None
+        );
+    }
+
+    #[test]
     fn the_head_has_time_and_writer() {
         let parsed = LogLine::example("04.858", "NEW UI");
         assert_eq!(parsed.at.unwrap().to_string(), "2026-11-20T17:34:04.858");
