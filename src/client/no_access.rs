@@ -26,7 +26,7 @@ pub enum NoAccess {
         needs_force: bool,
     },
     /// It waits for the programs that it has, and then changes.
-    #[error("{name} admits no new programs: closed by {closing}")]
+    #[error("{name} is closed to new programs by {closing}")]
     Closing {
         name: String,
         closing: String,
@@ -172,9 +172,9 @@ impl Failure for NoAccess {
             } => "ask for less with --min-memory, or use another device: mig-mps status".to_owned(),
             Self::Closing {
                 opens_again: false, ..
-            } => "use another device: mig-mps run --any takes one that is free".to_owned(),
+            } => "use another device: mig-mps run --any selects a free one".to_owned(),
             Self::Closing { .. } => {
-                "use another device: mig-mps run --any takes one that is free; --wait 5m waits for this one".to_owned()
+                "use another device: mig-mps run --any selects a free one; or wait for this one with --wait 5m".to_owned()
             }
             Self::Faulty { .. }
             | Self::InUse { .. }

@@ -77,7 +77,7 @@ fn run_pending(environment: &Environment) -> Result<()> {
             Err(LockError::Busy { holder, .. }) => {
                 let directory = programs.path.display();
                 note(&format!(
-                    "{holder} is running the programs in {directory}, also for the last change of the devices."
+                    "{holder} is already running the programs in {directory}, and will also run them for this change."
                 ));
                 return Ok(());
             }

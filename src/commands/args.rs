@@ -162,11 +162,11 @@ impl ConsentArgs {
 /// The option that keeps new programs out while a change waits for those that run.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NoNewArgs {
-    /// While --drain waits, admit no new programs to the next device that changes: they get CUDA error 805
+    /// While --drain waits, refuse new programs on the next device to change
     ///
-    /// Programs that run go on. A job that starts its next program gets the error, too, and so does a running program
-    /// that makes another CUDA context. If the time is over, the devices stay closed until their programs have left, and
-    /// mig-mps heal then goes on. Needs driver 580.
+    /// Running programs continue. A new program gets CUDA error 805, even if a running job starts it, and so
+    /// does a running program that creates another CUDA context. After the time limit, closed devices stay
+    /// closed until their programs have exited; mig-mps heal then completes the change. Requires driver 580.
     #[arg(long, requires = "drain")]
     pub no_new: bool,
 }

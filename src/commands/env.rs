@@ -66,9 +66,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let served = find_served(&node, &args.device)?;
     if let Some(closing) = served.closing() {
         let name = &served.record.name;
-        note(&format!(
-            "{name} admits no new programs: closed by {closing}"
-        ));
+        note(&format!("{name} is closed to new programs by {closing}"));
     }
     if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
         let device = container_device(environment, served, &args.options)?;

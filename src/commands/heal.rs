@@ -188,7 +188,7 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
             ))?;
         }
         if let Some(stop) = step.action.as_stop().filter(|stop| stop.keeps_device) {
-            print_lines(&format!("{}: its programs have left: stopped", stop.name))?;
+            print_lines(&format!("{}: stopped after its programs exited", stop.name))?;
             healed.stopped += 1;
         }
     }

@@ -134,17 +134,17 @@ pub fn add_way_back_hint(
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };
     let way_back = if start.uuid.is_some() {
-        format!("{sudo}mig-mps start {name} starts one")
+        format!("to start one, run {sudo}mig-mps start {name}")
     } else if ProfileHistory::is_default(environment) {
-        format!("{sudo}mig-mps up makes its instance again and starts one")
+        format!("to make its instance again and start one, run {sudo}mig-mps up")
     } else {
         format!(
-            "mig-mps profiles --applied | {sudo}mig-mps up - makes its instance again and starts one"
+            "to make its instance again and start one, run mig-mps profiles --applied | {sudo}mig-mps up -"
         )
     };
     // The hints are about devices that are served, and profiles in files.
     error.hints = vec![format!(
-        "{name} is a device of the applied profile {profile}, but no daemon serves it now: {way_back}"
+        "{name} is a device of the applied profile {profile}, and no daemon serves it: {way_back}"
     )];
     error
 }

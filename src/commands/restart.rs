@@ -97,7 +97,7 @@ fn report_change(
     let consent = request.consent;
     let names = request.devices.resolve_names(&outcome.node)?;
     if outcome.is_unchanged && !consent.json {
-        note("Nothing to do: the daemons of these devices run.");
+        note("Nothing to do: the daemons of these devices are running.");
     }
     outcome.report(environment, &names, consent, None)?;
     outcome.print_summary(&names, consent);

@@ -360,18 +360,18 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
     let name = &served.record.name;
     let clients = match served.clients.as_slice() {
-        _ if !served.is_alive() => "its programs have left".to_owned(),
-        [] if served.clients.are_known() => "its last programs are leaving".to_owned(),
-        [] => "its clients are hidden".to_owned(),
-        clients => format!("{} left", format_count(clients.len(), "client")),
+        _ if !served.is_alive() => "its programs have exited".to_owned(),
+        [] if served.clients.are_known() => "its last programs are exiting".to_owned(),
+        [] => "its clients are not visible to this user".to_owned(),
+        clients => format!("{} still running", format_count(clients.len(), "client")),
     };
-    let seen = format!("it admits no new programs: closed by {closing}; {clients}");
+    let seen = format!("closed to new programs by {closing}; {clients}");
     let follows = match closing.next {
-        Some(_) => "it then has a daemon again",
-        None => "it then has no daemon",
+        Some(_) => "when its programs have exited, a new daemon starts",
+        None => "when its programs have exited, it stays without a daemon",
     };
     let remedy = match served.closer {
-        Closer::Gone => format!("{follows}: `mig-mps heal` sees to it, also from its timer"),
+        Closer::Gone => format!("{follows}; `mig-mps heal` or its timer does this"),
         Closer::ThisProcess | Closer::Another => follows.to_owned(),
     };
     Finding::warn("device-closing", seen)

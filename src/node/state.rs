@@ -102,7 +102,7 @@ pub enum DeviceState {
     /// It runs, and its pipe directory was removed.
     #[serde(rename = "orphan")]
     Orphan,
-    /// It admits no new programs, until those that run have left and a change goes on.
+    /// It is closed to new programs, until those that run have exited and a change goes on.
     #[serde(rename = "closing")]
     Closing,
     /// It has ended.

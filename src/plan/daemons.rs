@@ -26,7 +26,7 @@ use crate::state::{NextDaemon, RunDir};
 const NEW_INSTANCE: &str = "new instance";
 
 /// The reason to start a daemon in the place of one that was closed to new programs.
-pub(super) const HAVE_LEFT: &str = "its programs have left";
+pub(super) const HAVE_LEFT: &str = "its programs have exited";
 
 /// The reason to start the daemon of a device that `down` has stopped.
 pub(super) const WAS_STOPPED: &str = "it was stopped";
@@ -166,7 +166,7 @@ impl GpuPlan {
                 }),
                 is_waited_for: false,
             });
-            let because = "when its programs have left";
+            let because = "when its programs have exited";
             self.steps.push(close.with_reason(because));
         }
     }

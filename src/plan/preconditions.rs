@@ -83,11 +83,11 @@ impl Verb {
             ),
             DaemonState::Closing => Problem::new(
                 format!(
-                    "{name} admits no new programs, and its daemon carries out no command until those that run have left"
+                    "device {name} is closing: its daemon accepts no commands until the running programs have exited"
                 ),
                 match self {
-                    Self::Kill => "kill PID ends a program with its process".to_owned(),
-                    _ => format!("mig-mps status {name} says what it waits for"),
+                    Self::Kill => "end the process with kill(1): mig-mps kill cannot reach a program on a device that is closing".to_owned(),
+                    _ => format!("see those programs with mig-mps status {name}"),
                 },
             ),
             DaemonState::Hung(_) => Problem::new(

@@ -29,8 +29,8 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
         .iter()
         .find_map(|name| node.served_named(name)?.closing());
     if let Some(closing) = closing {
-        let what = format!("it admits no new programs: closed by {closing}");
-        let hint = "mig-mps up gives it a daemon again when its programs have left";
+        let what = format!("it is closed to new programs by {closing}");
+        let hint = "mig-mps up gives it a daemon again when its programs have exited";
         return Err(Problem::new(what, hint).into());
     }
     let runs = |name: &&String| node.served_named(name).is_some_and(Served::is_alive);

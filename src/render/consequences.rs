@@ -96,11 +96,12 @@ pub fn render_waits(plan: &Plan, limit: Duration) -> String {
 
 /// Describes what `--no-new` means for the programs of others. On a node of Slurm, jobs are kept away first.
 pub fn render_no_new(has_slurmd: bool) -> String {
-    let mut text = "\nMeanwhile no new program gets in. A job that starts its next program, such as a step, a worker or an evaluation, gets \
-                    CUDA error 805, and so does a running program that makes another CUDA context."
+    let mut text = "\nMeanwhile these devices are closed to new programs, one after the other. On a closed device, a new program gets \
+                    CUDA error 805, even if a running job starts it (a step, a worker, an evaluation), and so does a running \
+                    program that creates another CUDA context."
         .to_owned();
     if has_slurmd {
-        text += "\nThis node runs jobs of Slurm. First let no new ones come: \
+        text += "\nThis is a node of Slurm. To keep new jobs away, drain it first: \
                  scontrol update NodeName=$(hostname -s) State=DRAIN Reason=mig-mps";
     }
     text

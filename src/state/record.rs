@@ -178,11 +178,11 @@ pub struct Closing {
     pub is_asked: bool,
 }
 
-/// `root since 2026-11-29T14:54:08Z (mig-mps restart trainer --drain 8h --no-new), until 2026-11-29T22:54:08Z at most`
+/// `root since 2026-11-29T14:54:08Z (mig-mps restart trainer --drain 8h --no-new), which waits until 2026-…`
 impl fmt::Display for Closing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (origin, until) = (&self.origin, format_second(self.until));
-        write!(f, "{origin}, until {until} at most")
+        write!(f, "{origin}, which waits until {until} at the latest")
     }
 }
 

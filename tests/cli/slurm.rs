@@ -461,7 +461,7 @@ fn jobs_do_not_come_to_a_device_that_is_closing() {
         let args = [command, "0.0", "--drain", "1", "--no-new", "--yes"];
         sim.run(&args).ended(4);
         let said = of_job(&sim, "prolog", "0").ended(1).stdout;
-        assert_contains(&said, "0.0 admits no new programs: closed by root");
+        assert_contains(&said, "0.0 is closed to new programs by root");
         assert!(client.finish().status.success());
         let said = of_job(&sim, "prolog", "0");
         assert_eq!(said.status, status, "{command}: {said:?}");

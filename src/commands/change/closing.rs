@@ -31,8 +31,8 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The message after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted: closed devices admit no new programs until those that run have left, and mig-mps heal then goes on; \
-                           mig-mps up makes them as the applied profile says instead";
+const INTERRUPTED: &str = "Interrupted: closed devices stay closed until their programs have exited; mig-mps heal then completes the change. \
+                           To cancel the change, run mig-mps up.";
 
 /// What `--no-new` has done so far.
 #[derive(Default)]
@@ -188,7 +188,7 @@ impl ChangeRun<'_> {
         let names: Vec<&str> = close.device_names().collect();
         let clients = same.map_or(0, |part| part.clients_in_the_way().count());
         note(&format!(
-            "No new program gets onto {}. Waiting up to {} for {} to leave.",
+            "Closed {} to new programs. Waiting up to {} for {} to exit.",
             names.join(", "),
             format_time_limit(remaining.max(Duration::from_secs(1))),
             format_count(clients, "client")
@@ -296,8 +296,9 @@ impl ChangeRun<'_> {
                 .then_some((name, closing))
         });
         closed.map_or(Ok(()), |(name, closing)| {
-            let what = format!("{name} admits no new programs for another change, by {closing}");
-            let hint = "wait until that has ended, or end its programs now with --force";
+            let what = format!("device {name} is closed for another change, by {closing}");
+            let hint =
+                "wait for that change to end, or use --force to end the programs on the device now";
             Err(Problem::new(what, hint).into())
         })
     }
@@ -305,8 +306,9 @@ impl ChangeRun<'_> {
 
 /// The error of a change that waits for a device which somebody else has changed.
 fn taken_over_error() -> CommandError {
-    let what = "another change has ended what this one waited for";
-    CommandError::new(ExitStatus::Refused, what).with_hint("mig-mps status shows the node")
+    let what = "another command has changed a device while this one was waiting for it";
+    CommandError::new(ExitStatus::Refused, what)
+        .with_hint("see the present state with mig-mps status")
 }
 
 /// The error of a change whose time is over. What was recorded stays.
@@ -315,18 +317,22 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
     let who = match part.permit("") {
         Err(refusal) => refusal.to_string(),
         Ok(()) => format!(
-            "a program that has initialized CUDA and has no context keeps {} in use",
+            "a program that has initialized CUDA but has no context still uses {}",
             names.join(", ")
         ),
     };
     let rest = match parts {
         1 => String::new(),
-        _ => format!("; {} more parts were not begun", parts - 1),
+        _ => format!(
+            "; not begun: {} of the change",
+            format_count(parts - 1, "other part")
+        ),
     };
-    let what = format!("the time of --drain is over: {who}{rest}");
+    let what = format!("the time limit of --drain has expired: {who}{rest}");
     CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "{} {} no new programs until they have left, and mig-mps heal then goes on; kill PID ends one earlier",
+        "{} {} closed until the remaining programs have exited; mig-mps heal then completes the change; to end a program \
+         now, use kill(1), not mig-mps kill",
         names.join(", "),
-        if names.len() == 1 { "admits" } else { "admit" }
+        if names.len() == 1 { "stays" } else { "stay" }
     ))
 }

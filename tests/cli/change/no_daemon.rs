@@ -202,6 +202,6 @@ fn a_device_without_a_daemon_is_not_denied() {
     sim.run(&["down", "0.0"]).ended(0);
     assert_snapshot!(sim.run(&["env", "0.0"]).ended(2).stderr, @r#"
     error: no daemon serves "0.0"
-    hint: 0.0 is a device of the applied profile profile.toml, but no daemon serves it now: mig-mps start 0.0 starts one
+    hint: 0.0 is a device of the applied profile profile.toml, and no daemon serves it: to start one, run mig-mps start 0.0
     "#);
 }

@@ -21,7 +21,7 @@ fn lab() -> Sim {
 #[track_caller]
 fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
     let mut change = sim.talk(&[args, &["--no-new", "--yes"]].concat());
-    change.await_text("No new program gets onto ");
+    change.await_text("Closed ");
     assert_eq!(sim.device(device)["state"], "closing");
     change
 }
@@ -58,24 +58,24 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let ran = sim.run(&["run", "class", "--", "true"]).ended(125);
     assert_contains(
         &ran.stderr,
-        "class admits no new programs: closed by root since 20",
+        "class is closed to new programs by root since 20",
     );
-    assert_contains(&ran.stderr, "mig-mps run --any takes one that is free");
+    assert_contains(&ran.stderr, "mig-mps run --any selects a free one");
     finishes(sim.client("job-0"));
     let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
     assert!(!any.contains("class"), "{any}");
     let env = sim.run(&["env", "class"]).ended(0).stderr;
-    assert_contains(&env, "class admits no new programs: closed by root");
+    assert_contains(&env, "class is closed to new programs by root");
     assert_eq!(sim.device("class")["closing"]["is_reopened"], true);
     // It is no problem, and no drift.
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
     assert_contains(
         &status,
-        "1 client left; it then has a daemon again [device-closing]",
+        "1 client still running; when its programs have exited, a new daemon starts [device-closing]",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
-    assert_contains(&verified, "not checked: class admits no new programs");
+    assert_contains(&verified, "not checked: class is closed to new programs");
     finishes(client);
     let _ = restart.end().ended(0);
     let after = sim.device("class");
@@ -107,7 +107,7 @@ fn each_device_closes_when_its_turn_has_come() {
     assert_ne!(sim.device("job-1")["daemon_pid"], idle["daemon_pid"]);
     finishes(sim.client("class"));
     finishes(first);
-    restart.await_text("No new program gets onto class");
+    restart.await_text("Closed class");
     is_refused(&sim, "class");
     finishes(sim.client("job-0"));
     finishes(second);
@@ -165,18 +165,21 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     let said = sim.run(&args).ended(4).stderr;
     assert_contains(
         &said,
-        "error: the time of --drain is over: 1 client is still running:",
+        "error: the time limit of --drain has expired: 1 client is still running:",
     );
-    assert_contains(&said, "mig-mps heal then goes on");
+    assert_contains(&said, "mig-mps heal then completes the change");
     let closed = sim.device("class");
     assert_eq!(closed["state"], "closing");
     is_refused(&sim, "class");
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
-    assert_contains(&sim.run(&["status"]).stdout, "`mig-mps heal` sees to it");
+    assert_contains(
+        &sim.run(&["status"]).stdout,
+        "`mig-mps heal` or its timer does this",
+    );
     finishes(client);
     let healed = sim.run(&["heal"]).ended(0);
-    assert_contains(&healed.stdout, "class: its programs have left: daemon ");
+    assert_contains(&healed.stdout, "class: its programs have exited: daemon ");
     assert_eq!(sim.device("class")["state"], "ready");
     assert_ne!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
     sim.run(&["plan", "--exit-code"]).ended(0);
@@ -221,10 +224,7 @@ fn after_ctrl_c_too() {
     let change = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
-    assert_contains(
-        &said,
-        "Interrupted: closed devices admit no new programs until",
-    );
+    assert_contains(&said, "Interrupted: closed devices stay closed until");
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
@@ -241,7 +241,7 @@ fn a_profile_that_does_not_need_it_reopens_the_device() {
     let up = sim.run(&["up", "--yes"]).ended(0);
     assert_contains(
         &up.stdout,
-        "~ replace 1 daemon (when its programs have left): class",
+        "~ replace 1 daemon (when its programs have exited): class",
     );
     assert_eq!(
         record(&sim, "class")["closing"]["next"]["name"],
@@ -269,18 +269,18 @@ fn a_second_change_is_refused_and_names_the_first() {
         let said = sim.run(args).ended(4).stderr;
         assert_contains(
             &said,
-            "class admits no new programs for another change, by root since 20",
+            "device class is closed for another change, by root since 20",
         );
         assert_contains(&said, "restart class --drain 1h --no-new --yes)");
     }
     let set = sim.run(&["set", "class", "max-clients=3"]).ended(4).stderr;
     assert_contains(
         &set,
-        "its daemon carries out no command until those that run have left",
+        "its daemon accepts no commands until the running programs have exited",
     );
     let pid = client.pid().to_string();
     let ended = sim.run(&["kill", "class", &pid, "--yes"]).ended(4).stderr;
-    assert_contains(&ended, "hint: kill PID ends a program with its process");
+    assert_contains(&ended, "hint: end the process with kill(1)");
     // What has nothing to do with it goes on.
     sim.run(&["restart", "job-0", "--yes"]).ended(0);
     sim.run(&["set", "job-1", "max-clients=3"]).ended(0);
@@ -297,7 +297,10 @@ fn down_by_force_ends_it_whoever_waits() {
     assert!(!client.finish().status.success());
     assert_eq!(sim.run_dir(), ["lock", "node.json"]);
     let said = first.end().ended(4).stdout;
-    assert_contains(&said, "another change has ended what this one waited for");
+    assert_contains(
+        &said,
+        "another command has changed a device while this one was waiting for it",
+    );
     assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
 }
 
@@ -339,7 +342,7 @@ fn a_program_without_a_context_is_waited_for_too() {
     let said = sim.run(&args).ended(4).stderr;
     assert_contains(
         &said,
-        "a program that has initialized CUDA and has no context keeps class in use",
+        "a program that has initialized CUDA but has no context still uses class",
     );
     assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
     let down = sim.talk(&["down", "class", "--drain", "1h", "--no-new"]);
@@ -394,7 +397,7 @@ fn a_failed_start_reopens_the_device() {
 fn without_clients_nothing_is_closed() {
     let sim = lab();
     let ran = sim.run(&["restart", "class", "--drain", "1h", "--no-new", "--yes"]);
-    assert!(!ran.ended(0).stderr.contains("No new program"));
+    assert!(!ran.ended(0).stderr.contains("Closed "));
 }
 
 #[test]
@@ -427,7 +430,7 @@ fn the_question_says_that_it_is_not_free() {
     let command = format!("up {} --drain 1h --no-new", path.display());
     let said = sim.answered(&command, "n\n").ended(4).stdout;
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_contains(&said, "Meanwhile no new program gets in.");
+    assert_contains(&said, "Meanwhile these devices are closed to new programs");
     assert_contains(&said, "gets CUDA error 805");
     assert!(!said.contains("scontrol"), "{said}");
     assert_eq!(sim.device("0")["state"], "ready");

@@ -61,7 +61,10 @@ fn start_and_restart_bring_it_back_and_nothing_else_changes() {
     }
     // A daemon that runs stays.
     let said = sim.run(&["start", "half"]).ended(0).stderr;
-    assert_eq!(said, "Nothing to do: the daemons of these devices run.\n");
+    assert_eq!(
+        said,
+        "Nothing to do: the daemons of these devices are running.\n"
+    );
     sim.run(&["start", "*"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
     assert_eq!(sim.device("half"), half);
@@ -107,8 +110,8 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     for command in ["start", "restart"] {
         let said = sim.run(&[command, "class"]).ended(2).stderr;
-        let way = "class is a device of the applied profile profile.toml, but no daemon serves it now: \
-                   mig-mps up makes its instance again and starts one";
+        let way = "class is a device of the applied profile profile.toml, and no daemon serves it: \
+                   to make its instance again and start one, run mig-mps up";
         assert_contains(&said, way);
     }
     sim.run(&["up", "--yes"]).ended(0);
@@ -118,16 +121,13 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     sim.prepare("etc/mig-mps/profile.toml", SMALL);
     let said = sim.run(&["restart", "class"]).ended(2).stderr;
-    assert_contains(
-        &said,
-        "mig-mps profiles --applied | mig-mps up - makes its instance again",
-    );
+    assert_contains(&said, "run mig-mps profiles --applied | mig-mps up -");
 }
 
 #[test]
 fn every_word_leads_back() {
     let sim = stopped();
-    let starts = "class is a device of the applied profile profile.toml, but no daemon serves it now: mig-mps start class starts one";
+    let starts = "class is a device of the applied profile profile.toml, and no daemon serves it: to start one, run mig-mps start class";
     for words in [
         &["up", "class"][..],
         &["plan", "class"],
@@ -150,7 +150,7 @@ fn a_user_is_sent_back_by_sudo() {
     needs_root!();
     let sim = stopped();
     let said = Ran::of(&mut sim.by_nobody(&["run", "class", "--", "true"])).ended(125);
-    assert_contains(&said.stderr, "sudo mig-mps start class starts one");
+    assert_contains(&said.stderr, "to start one, run sudo mig-mps start class");
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
         .join(sim.uuid("half"))
         .join("device.json");
     let said = || sim.run(&["run", "class", "--", "true"]).stderr;
-    assert_contains(&said(), "no daemon serves it now");
+    assert_contains(&said(), "and no daemon serves it");
     fs::write(&record, "{").unwrap();
-    assert!(!said().contains("no daemon serves it now"), "{}", said());
+    assert!(!said().contains("and no daemon serves it"), "{}", said());
 }
 
 #[test]

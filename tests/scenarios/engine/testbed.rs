@@ -40,7 +40,7 @@ const CHANGES: [&str; 8] = [
     "the profile was applied in part",
     "no part of the profile could be applied",
     "nothing is undone",
-    "no new programs until they have left",
+    "mig-mps heal then completes the change",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
     "have followed the last change of the devices",
