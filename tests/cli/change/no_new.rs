@@ -71,7 +71,7 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
     assert_contains(
         &status,
-        "1 client still running; when its programs have exited, a new daemon starts [device-closing]",
+        "1 client still running: when its programs have exited, a new daemon starts [device-closing]",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
