@@ -480,6 +480,8 @@ mod tests {
             DeviceState::Starting,
             DeviceState::Busy,
             DeviceState::Hidden,
+            DeviceState::Closing,
+            DeviceState::Stopped,
             DeviceState::NoDaemon,
         ];
         let (_, states) = ALERTS.split_once("state=~\"").unwrap();
