@@ -22,12 +22,10 @@ fn geometry(sim: &Sim) -> Vec<String> {
             .iter()
             .map(|gi| {
                 let parts = gi.compute.iter().map(|ci| (ci.profile, ci.placement));
-                format!(
-                    "{} at {:?}: {:?}",
-                    gi.profile,
-                    gi.placement,
-                    parts.collect::<Vec<_>>()
-                )
+                let mut parts: Vec<_> = parts.collect();
+                // They may be made again in another order: each has its placement.
+                parts.sort_by_key(|(profile, placement)| (placement.start, *profile));
+                format!("{} at {:?}: {parts:?}", gi.profile, gi.placement)
             })
             .collect();
         instances.sort();
