@@ -13,7 +13,7 @@ use crate::failure::{ExitStatus, Failure as _, Problem};
 use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
-use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
+use crate::render::status::{self, Filter, Form, Status, StatusColumn, View, may_show_utilization};
 use crate::render::{Screen, print_json};
 use crate::state::{ProfileHistory, RunDir};
 
@@ -53,9 +53,28 @@ pub struct StatusArgs {
     /// Draw each GPU with its slices, and in each the device, its state, its clients and its memory
     #[arg(long, conflicts_with_all = ["json", "columns"])]
     map: bool,
+    #[command(flatten)]
+    rows: RowArgs,
     /// Exit with 3 if there is a problem
     #[arg(long)]
     exit_code: bool,
+}
+
+/// The devices that get a row.
+#[derive(Args, Debug)]
+struct RowArgs {
+    /// Show each device in a row of its own
+    ///
+    /// On a terminal, if there are more than 8 devices, those that are equal, well and idle otherwise share a row, and
+    /// with --map equal GPUs share a picture.
+    #[arg(long)]
+    all: bool,
+    /// Show only devices with a problem
+    #[arg(long, conflicts_with = "busy")]
+    problems: bool,
+    /// Show only devices that a program uses or waits for
+    #[arg(long)]
+    busy: bool,
 }
 
 /// Adds the ids of all problems to the help of `status`. clap calls this only for help and errors, since the file of
@@ -71,11 +90,27 @@ pub fn with_problems(status: clap::Command) -> clap::Command {
 }
 
 impl StatusArgs {
-    fn view(&self) -> View<'_> {
-        if self.map {
-            View::Map
-        } else {
-            View::Table(&self.columns)
+    /// Returns what is shown of these devices, or of all if none is named.
+    fn view<'a>(&'a self, devices: &'a [String]) -> View<'a> {
+        let filter = match (self.rows.problems, self.rows.busy) {
+            (true, _) => Some(Filter::Problems),
+            (_, true) => Some(Filter::InUse),
+            _ => None,
+        };
+        View {
+            devices,
+            filter,
+            form: if self.map {
+                Form::Map
+            } else {
+                Form::Table(&self.columns)
+            },
+            // Who names devices or filters them, and a program, looks for each.
+            is_folded: !self.rows.all
+                && filter.is_none()
+                && devices.is_empty()
+                && self.columns.is_empty()
+                && std::io::stdout().is_terminal(),
         }
     }
 
@@ -98,9 +133,9 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_with_profile(args, &mut Observer::new(environment), environment)?;
     let devices = args.devices.resolve_names(&node)?;
     if args.json {
-        print_json(&Status::from_node(&node, &devices))?;
+        print_json(&Status::from_node(&node, args.view(&devices)))?;
     } else {
-        status::print(&node, &devices, args.view())?;
+        status::print(&node, args.view(&devices))?;
         report_selftest(environment);
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
@@ -197,7 +232,7 @@ fn watch_status(
         let head = header_line(every);
         match &seen {
             Ok(node) => match args.devices.resolve_names(node) {
-                Ok(devices) => screen.show_status(&head, node, &devices, args.view())?,
+                Ok(devices) => screen.show_status(&head, node, args.view(&devices))?,
                 Err(gone) => screen.show_problem(&head, &gone.to_string())?,
             },
             Err(trouble) => screen.show_problem(&head, trouble)?,

@@ -149,6 +149,15 @@ impl Device {
             .filter(|served| served.clients.are_known())
     }
 
+    /// True if a program computes on it, or waits for it, as far as is known.
+    pub fn is_in_use(&self) -> bool {
+        let served = self.served.as_ref();
+        !self.outside_mps.is_empty()
+            || served.is_some_and(|served| {
+                !served.clients.as_slice().is_empty() || !served.waiting.is_empty()
+            })
+    }
+
     /// Returns the record of the daemon that serves it under its present UUID, or may.
     pub fn serving_daemon(&self) -> Option<&Served> {
         self.live_daemon()

@@ -1,5 +1,7 @@
 //! The problems of a node and remarks on it, each with its remedy, and what is not known.
 
+use std::collections::BTreeSet;
+
 use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Applied, Client, Closer, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
@@ -77,6 +79,13 @@ impl Node {
             .into_iter()
             .filter(|one| matches!(one.severity, Severity::Fail | Severity::Warn))
             .partition(|one| one.severity == Severity::Fail)
+    }
+
+    /// Returns the names of the devices that have a problem or a remark.
+    pub fn devices_with_findings(&self) -> BTreeSet<String> {
+        let (problems, remarks) = self.problems_and_remarks(&[]);
+        let findings = problems.into_iter().chain(remarks);
+        findings.filter_map(|finding| finding.device).collect()
     }
 
     fn device_problems(&self) -> Vec<Finding> {
@@ -382,7 +391,7 @@ fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
 /// Says who has stopped a device, and how it comes back.
 fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;
-    let seen = format!("stopped by {}", stopped.origin);
+    let seen = format!("stopped by {}", stopped.origin.describe("at"));
     Finding::warn("device-stopped", seen)
         .with_remedy(format!("`mig-mps start {name}` starts it again"))
         .on_device(name)

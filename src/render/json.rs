@@ -10,7 +10,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::status::Status;
+use super::status::{Status, View};
 use super::verified::VerifiedDevice;
 use super::{output_width, print};
 use crate::client::{Variables, Verified};
@@ -361,7 +361,7 @@ impl ChangeDocument {
     /// Describes the actions of a plan, and the node afterwards.
     pub fn after_change(plan: &Plan, node: &Node, error: Option<Message>) -> Self {
         Self {
-            status: Some(Status::from_node(node, &[])),
+            status: Some(Status::from_node(node, View::table(&[]))),
             // The file is written after everything else: an error of a plan with nothing else is its own.
             changed: !plan.is_empty() || plan.cdi.is_some() && error.is_none(),
             error,

@@ -54,17 +54,11 @@ impl Screen {
     }
 
     /// Shows the status of these devices under a head line, with changed lines marked.
-    pub fn show_status(
-        &mut self,
-        head: &str,
-        node: &Node,
-        devices: &[String],
-        view: View<'_>,
-    ) -> io::Result<()> {
+    pub fn show_status(&mut self, head: &str, node: &Node, view: View<'_>) -> io::Result<()> {
         let (width, _) = terminal_size()?;
         self.marks.begin_turn();
         let marks = Some(&mut self.marks);
-        let text = status::render(node, devices, view, width.into(), marks);
+        let text = status::render(node, view, width.into(), marks);
         self.show_text(&format!("{head}\n\n{text}"))
     }
 

@@ -65,7 +65,11 @@ impl Column {
 
     /// Marks it as never hidden.
     pub const fn never_hidden(self) -> Self {
-        Self { rank: 0, ..self }
+        Self {
+            rank: 0,
+            is_for_values: false,
+            ..self
+        }
     }
 
     /// Lets its cells be cut to the rest of the line, but to no less than this width.
@@ -140,7 +144,7 @@ impl Table {
         self.comfy
             .row_iter()
             .filter_map(|row| row.cell_iter().nth(position))
-            .any(|cell| ![NONE, UNKNOWN].contains(&cell.content().as_str()))
+            .any(|cell| ![NONE, UNKNOWN, SEVERAL, ""].contains(&cell.content().as_str()))
     }
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
@@ -212,9 +216,10 @@ impl Table {
     }
 }
 
-/// Stand in cells for a value that does not exist, and for one that is unknown.
+/// Stand in cells for a value that does not exist, for one that is unknown, and for several values.
 pub const NONE: &str = "-";
 pub const UNKNOWN: &str = "?";
+pub const SEVERAL: &str = "…";
 
 /// Returns the lines of a table without blanks at their ends.
 fn trim_lines(table: &Comfy) -> String {

@@ -316,10 +316,20 @@ pub struct Origin {
 }
 
 /// `root since 2026-11-29T14:54:08Z (mig-mps down trainer)`
+impl Origin {
+    /// Describes it with this word before the time: `root at 2026-11-29T14:54:08Z (mig-mps down 0.4)`.
+    pub fn describe(&self, preposition: &str) -> String {
+        let (command, by) = (shorten_command(&self.command), &self.by);
+        format!(
+            "{by} {preposition} {} ({command})",
+            format_second(self.since)
+        )
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (command, by) = (shorten_command(&self.command), &self.by);
-        write!(f, "{by} since {} ({command})", format_second(self.since))
+        f.write_str(&self.describe("since"))
     }
 }
 

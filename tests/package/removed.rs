@@ -39,8 +39,6 @@ fn removing_it_stops_no_daemon_and_says_so() {
     NAME  PROFILE  STATE  CLIENTS  DAEMON
     0.0  3g.40gb  ready  0  N
     0.4  3g.40gb  ready  0  N
-
-    No clients.
     mig-mps: to stop them, install mig-mps again before the next boot, and run mig-mps down
     ");
     let (logs, after) = ran.stdout.split_once('\n').unwrap();

@@ -9,9 +9,10 @@ use jiff::Timestamp;
 
 use super::super::format::{display_or, format_age, format_gib};
 use super::super::output::output_width;
+use super::rows::DeviceRow;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
-use crate::render::table::{Column, Table};
+use crate::render::table::{Column, NONE, SEVERAL, Table, UNKNOWN};
 use crate::settings::{
     ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT, Serve,
 };
@@ -27,11 +28,16 @@ pub struct StatusColumn {
     cell: fn(&Node, &Device) -> Option<String>,
 }
 
-/// The head of the utilization.
-const UTIL: &str = "UTIL";
-
 /// The number of columns that are shown if none is named.
 const DEFAULT_COLUMN_COUNT: usize = 15;
+
+/// The values that are left blank if no column is named.
+const DEFAULT_VALUES: [(&str, &str); 2] = [("threads", "100%"), ("limit", "none")];
+
+/// The columns in which equal devices differ.
+const DIFFERENT_COLUMNS: [&str; 8] = [
+    "name", "gpu", "memory", "util", "daemon", "server", "since", "device",
+];
 
 /// All columns: the usual ones in the order in which they are shown, and those that are only shown if named.
 const ALL_COLUMNS: [StatusColumn; 18] = [
@@ -78,14 +84,14 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "threads",
-        help: "Active thread percentage, in parentheses if not read back",
-        column: Column::right_aligned("THREADS", 3),
+        help: "Active thread percentage, as set",
+        column: Column::right_aligned("THREADS", 3).hidden_if_empty(),
         cell: |_, device| format_setting(device, ACTIVE_THREAD_PERCENTAGE, "%"),
     },
     StatusColumn {
         name: "limit",
-        help: "Pinned memory limit of a client, in parentheses if not read back",
-        column: Column::right_aligned("LIMIT", 2),
+        help: "Pinned memory limit of a client, as set",
+        column: Column::right_aligned("LIMIT", 2).hidden_if_empty(),
         cell: |_, device| format_setting(device, PINNED_MEMORY_LIMIT, ""),
     },
     StatusColumn {
@@ -103,25 +109,20 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "util",
-        help: "Utilization of the GPU; n/a for MIG devices",
-        column: Column::right_aligned(UTIL, 9),
-        cell: |node, device| {
-            if !device.is_whole() {
-                return Some("n/a".to_owned());
-            }
-            Some(format!("{}%", node.gpu_utilization(device)?))
-        },
+        help: "Utilization of a whole GPU",
+        column: Column::right_aligned("UTIL", 9).hidden_if_empty(),
+        cell: |node, device| Some(format!("{}%", node.gpu_utilization(device)?)),
     },
     StatusColumn {
         name: "daemon",
         help: "Process id of its daemon",
-        column: Column::right_aligned("DAEMON", 12),
+        column: Column::right_aligned("DAEMON", 12).hidden_if_empty(),
         cell: |_, device| Some(device.live_daemon()?.record.daemon?.pid.to_string()),
     },
     StatusColumn {
         name: "server",
         help: "Process ids of its servers",
-        column: Column::right_aligned("SERVER", 11),
+        column: Column::right_aligned("SERVER", 11).hidden_if_empty(),
         cell: |_, device| {
             Some(
                 format_pids(&device.live_daemon()?.servers).unwrap_or_else(|| missing_cell(device)),
@@ -131,7 +132,9 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     StatusColumn {
         name: "since",
         help: "Time since its daemon was started",
-        column: Column::right_aligned("SINCE", 8).changing_with_time(),
+        column: Column::right_aligned("SINCE", 8)
+            .changing_with_time()
+            .hidden_if_empty(),
         cell: |_, device| Some(format_age(daemon_age(device.live_daemon()?))),
     },
     StatusColumn {
@@ -143,12 +146,12 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     StatusColumn {
         name: "device",
         help: "UUID of the device",
-        column: Column::left_aligned("DEVICE", 10),
+        column: Column::left_aligned("DEVICE", 10).hidden_if_empty(),
         cell: |_, device| Some(device.uuid.clone()),
     },
     StatusColumn {
         name: "priority",
-        help: "Priority of the clients, in parentheses if not read back",
+        help: "Priority of the clients, as set",
         column: Column::left_aligned("PRIORITY", 0),
         cell: |_, device| format_setting(device, CLIENT_PRIORITY, ""),
     },
@@ -182,70 +185,86 @@ impl ValueEnum for StatusColumn {
     }
 }
 
+impl StatusColumn {
+    /// Returns the cell of this device.
+    fn format_cell(&self, node: &Node, device: &Device) -> String {
+        display_or((self.cell)(node, device), NONE)
+    }
+
+    /// Returns the cell of a row, in a table whose columns are not named.
+    fn format_usual_cell(&self, node: &Node, row: &DeviceRow<'_>) -> String {
+        let cell = match self.name {
+            "name" => row.names(),
+            "gpu" => row.gpus(),
+            // They are equal by chance.
+            "since" if row.is_of_several() => SEVERAL.to_owned(),
+            _ => row.value_of_all(|device| self.format_cell(node, device)),
+        };
+        if DEFAULT_VALUES.contains(&(self.name, &cell)) {
+            return String::new();
+        }
+        cell
+    }
+}
+
 /// Returns the table of devices with these columns; with as many as fit if none is named.
-pub fn device_table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table {
-    let mut columns: Vec<StatusColumn> = Vec::new();
-    // A column that the user named is shown whatever the width, and once.
-    for wanted in wanted {
-        if columns.iter().all(|column| column.name != wanted.name) {
-            columns.push(StatusColumn {
-                column: wanted.column.never_hidden(),
-                ..*wanted
-            });
+pub fn device_table(node: &Node, rows: &[DeviceRow<'_>], wanted: &[StatusColumn]) -> Table {
+    if wanted.is_empty() {
+        let columns = &ALL_COLUMNS[..DEFAULT_COLUMN_COUNT];
+        let mut table = Table::new(columns.iter().map(|column| column.column).collect());
+        for row in rows {
+            let cells = columns
+                .iter()
+                .map(|column| column.format_usual_cell(node, row));
+            table.add_row(cells.collect());
+        }
+        return table;
+    }
+    let mut columns: Vec<&StatusColumn> = Vec::new();
+    for column in wanted {
+        if columns.iter().all(|earlier| earlier.name != column.name) {
+            columns.push(column);
         }
     }
-    if columns.is_empty() {
-        columns = ALL_COLUMNS[..DEFAULT_COLUMN_COUNT].to_vec();
-    }
-    let mut table = Table::new(columns.iter().map(|column| column.column).collect());
-    for device in devices {
+    // A column that the user named is shown whatever the width.
+    let shown = columns.iter().map(|column| column.column.never_hidden());
+    let mut table = Table::new(shown.collect());
+    for device in rows.iter().flat_map(DeviceRow::devices) {
         let cells = columns
             .iter()
-            .map(|column| display_or((column.cell)(node, device), "-"))
-            .collect();
-        table.add_row(cells);
+            .map(|column| column.format_cell(node, device));
+        table.add_row(cells.collect());
     }
     table
 }
 
-/// The columns whose cells are in parentheses if they were not read back, by their titles and the keys of their settings.
-const READ_BACK: [(&str, &str); 2] = [
-    ("THREADS", ACTIVE_THREAD_PERCENTAGE),
-    ("LIMIT", PINNED_MEMORY_LIMIT),
-];
-
-/// Explains the signs in a table of these devices that has these titles; `None` where it has no such sign.
-pub fn table_legend(devices: &[&Device], titles: &str) -> Option<String> {
-    let has = |title: &str| titles.split_whitespace().any(|one| one == title);
-    let is_configured = devices.iter().any(|device| {
-        READ_BACK.iter().any(|(title, key)| {
-            has(title) && format_setting(device, key, "").is_some_and(|cell| cell.starts_with('('))
-        })
-    });
-    let has_most = has("CLIENTS")
-        && devices
-            .iter()
-            .any(|device| format_clients(device).is_some_and(|cell| cell.contains('/')));
-    let mut signs = Vec::new();
-    signs.extend(is_configured.then_some("(…): as configured; mig-mps plan asks the daemon."));
-    signs.extend(has_most.then_some("n/m: n clients of m at most."));
-    (!signs.is_empty()).then(|| signs.join(" "))
+/// Returns the cells by which devices are equal.
+pub fn format_kind(node: &Node, device: &Device) -> Vec<String> {
+    ALL_COLUMNS
+        .iter()
+        .filter(|column| !DIFFERENT_COLUMNS.contains(&column.name))
+        .map(|column| column.format_cell(node, device))
+        .collect()
 }
 
 /// True if the table may have a column for the utilization on this terminal: cells make it only wider.
 pub fn may_show_utilization(wanted: &[StatusColumn]) -> bool {
-    let empty = device_table(&Node::default(), &[], wanted).render(output_width(), "");
-    empty.lines().next().is_some_and(|head| head.contains(UTIL))
+    if !wanted.is_empty() {
+        return wanted.iter().any(|column| column.name == "util");
+    }
+    let mut table = device_table(&Node::default(), &[], &[]);
+    table.add_row(vec!["0".to_owned(); DEFAULT_COLUMN_COUNT]);
+    let drawn = table.render(output_width(), "");
+    drawn
+        .lines()
+        .next()
+        .is_some_and(|head| head.contains("UTIL"))
 }
 
 /// Returns the cell of a value that does not exist or is unknown.
 fn missing_cell(device: &Device) -> String {
-    if device.daemon_with_known_clients().is_some() {
-        "-"
-    } else {
-        "?"
-    }
-    .to_owned()
+    let is_known = device.daemon_with_known_clients().is_some();
+    if is_known { NONE } else { UNKNOWN }.to_owned()
 }
 
 /// `3`, `3/48`, `3+1 waiting`; `None` without a daemon.
@@ -264,20 +283,15 @@ pub fn format_clients(device: &Device) -> Option<String> {
     Some(text)
 }
 
-/// `50%`, `70%!=50%` if somebody has changed it, `(50%)` as configured if the daemon was not asked for it.
+/// `50%`, as set; `70%!=50%` if the daemon was asked and has another value.
 fn format_setting(device: &Device, name: &str, unit: &str) -> Option<String> {
     let served = device.served.as_ref()?;
     let key = KEYS.iter().find(|key| key.name == name)?;
     let settings = &served.record.settings;
     let set = format!("{}{unit}", (key.show)(settings));
-    let Some(reported) = served
-        .answered
-        .as_ref()
-        .filter(|reported| reported.has_answer(key))
-    else {
-        return Some(format!("({set})"));
-    };
-    Some(match reported.differing_value(key, settings) {
+    let reported = served.answered.as_ref();
+    let differing = reported.and_then(|reported| reported.differing_value(key, settings));
+    Some(match differing {
         Some(is) => format!("{is}{unit}!={set}"),
         None => set,
     })

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::super::device::DeviceDocument;
 use super::super::json::{VERSION, Version};
+use super::View;
 use super::profile::ProfileDocument;
 use crate::node::{
     self, Client, DaemonState, DeviceState, Finding, Node, OutsideMps, Served, ServerProcess,
@@ -69,9 +70,9 @@ impl From<Finding> for Remark {
 }
 
 impl Status {
-    /// Returns the status of these devices, or of all if none is named.
-    pub fn from_node(node: &Node, devices: &[String]) -> Self {
-        let shown = node.devices_to_show(devices);
+    /// Returns the status of the devices of this view.
+    pub fn from_node(node: &Node, view: View<'_>) -> Self {
+        let shown = view.devices_of(node);
         let (mut clients, mut waiting, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for device in &shown {
             outside.extend(device.outside_mps.iter().map(|program| OutsideDocument {
@@ -93,7 +94,7 @@ impl Status {
                 client: client.clone(),
             }));
         }
-        let (problems, remarks) = node.problems_and_remarks(devices);
+        let (problems, remarks) = node.problems_and_remarks(view.devices);
         let is_all = node.detail.outside_mps;
         Self {
             version: VERSION,

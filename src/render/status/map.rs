@@ -5,9 +5,13 @@ use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
 
-use super::super::format::{self, BORDER, FREE, display_or, format_gib, indent_lines, wrap_text};
-use super::columns;
+use super::super::format::{
+    self, BORDER, FREE, display_or, format_gib, group_by, indent_lines, wrap_text,
+};
+use super::columns::{self, format_kind};
+use super::rows::{Urgency, are_many, urgency_by_name};
 use crate::geometry::Cell;
+use crate::host::format_ranges;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::Memory;
 use crate::render::table::{Column, Table};
@@ -18,37 +22,85 @@ const MARGIN: usize = 10;
 /// The widest picture: a wider one is no clearer.
 const MAX_PICTURE_WIDTH: usize = 130;
 
+/// The width of pictures that are not drawn on a terminal.
+const DEFAULT_WIDTH: usize = 80;
+
 /// Less memory than this is 0.0 GiB: a twentieth.
 const MIN_SHOWN_BYTES: u64 = (1 << 30) / 20;
 
-/// The width of a bar in a list.
-const BAR_WIDTH: usize = 20;
+/// The width in a list of a bar for the memory of a whole GPU.
+const BAR_WIDTH: usize = 32;
 
-/// Draws each GPU with its devices. A GPU whose parts are too narrow for their words is a list under a slice map.
-pub(super) fn render(node: &Node, devices: &[&Device], width: usize) -> String {
-    let mut out = String::new();
-    for of_gpu in devices.chunk_by(|a, b| a.key.gpu == b.key.gpu) {
-        let gap = if out.is_empty() { "" } else { "\n" };
-        let Some(gpu) = node.gpu_with_uuid(&of_gpu[0].key.gpu) else {
-            let _ = write!(out, "{gap}{}", render_list(node, of_gpu, width));
-            continue;
-        };
-        let title = format!("GPU {}  {}", gpu.index, gpu.product);
-        let _ = writeln!(out, "{gap}{}", style(title).bold());
-        if let Some(drawn) = draw_gpu(node, gpu, of_gpu, width.min(MAX_PICTURE_WIDTH)) {
-            out.push_str(&drawn);
-            continue;
-        }
-        if gpu.in_mig_mode() {
-            let _ = writeln!(out, "  {}", format::draw_map(&gpu.slice_map()));
-        }
-        out.push_str(&indent_lines(&render_list(
-            node,
-            of_gpu,
-            width.saturating_sub(2),
-        )));
+/// Draws each GPU with its devices, and if `is_folded`, many equal ones once. A GPU whose parts are too narrow for their
+/// words is a list under a slice map.
+pub(super) fn render(node: &Node, devices: &[&Device], is_folded: bool, width: usize) -> String {
+    let gpus: Vec<&[&Device]> = devices.chunk_by(|a, b| a.key.gpu == b.key.gpu).collect();
+    let groups = if is_folded && are_many(devices) {
+        fold_gpus(node, devices, gpus)
+    } else {
+        gpus.into_iter().map(|gpu| vec![gpu]).collect()
+    };
+    let pictures: Vec<String> = groups
+        .iter()
+        .map(|group| draw_group(node, group, width))
+        .collect();
+    pictures.join("\n")
+}
+
+/// Puts GPUs together that are equal, well and idle. Before them stand the others: first those with problems, then those
+/// in use.
+fn fold_gpus<'a, 'b>(
+    node: &Node,
+    devices: &[&'a Device],
+    mut gpus: Vec<&'b [&'a Device]>,
+) -> Vec<Vec<&'b [&'a Device]>> {
+    let urgency = urgency_by_name(node, devices);
+    let urgency_of_gpu = |gpu: &[&Device]| gpu.iter().map(|device| urgency[&device.name]).min();
+    gpus.sort_by_key(|gpu| urgency_of_gpu(gpu));
+    let drawn = |gpu: &[&Device]| {
+        let seen = node.gpu_with_uuid(&gpu[0].key.gpu)?;
+        let kinds: Vec<_> = gpu.iter().map(|device| format_kind(node, device)).collect();
+        let map = seen.in_mig_mode().then(|| seen.slice_map());
+        Some((seen.product.clone(), map, kinds))
+    };
+    group_by(gpus, |a, b| {
+        urgency_of_gpu(a) == Some(Urgency::None)
+            && urgency_of_gpu(b) == Some(Urgency::None)
+            && drawn(a).is_some()
+            && drawn(a) == drawn(b)
+    })
+}
+
+/// Draws the first of these GPUs, under the indices of all.
+fn draw_group(node: &Node, group: &[&[&Device]], width: usize) -> String {
+    let of_gpu = group[0];
+    let Some(gpu) = node.gpu_with_uuid(&of_gpu[0].key.gpu) else {
+        return render_list(node, of_gpu, width);
+    };
+    let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu[0].gpu).collect();
+    let title = format!("GPU {}  {}", format_ranges(&indices), gpu.product);
+    let mut out = style(title).bold().to_string();
+    if group.len() > 1 {
+        let _ = write!(
+            out,
+            "  {} equal GPUs, of which {} is shown",
+            group.len(),
+            gpu.index
+        );
     }
-    out
+    out.push('\n');
+    let picture_width = if width == usize::MAX {
+        DEFAULT_WIDTH
+    } else {
+        width.min(MAX_PICTURE_WIDTH)
+    };
+    if let Some(drawn) = draw_gpu(node, gpu, of_gpu, picture_width) {
+        return out + &drawn;
+    }
+    if gpu.in_mig_mode() {
+        let _ = writeln!(out, "  {}", format::draw_map(&gpu.slice_map()));
+    }
+    out + &indent_lines(&render_list(node, of_gpu, width.saturating_sub(2)))
 }
 
 /// A column of a picture: a device, or a part of the GPU without one.
@@ -66,7 +118,7 @@ fn map_parts<'a>(gpu: &Gpu, devices: &[&'a Device], width: usize) -> Option<Vec<
     let room = width.checked_sub(MARGIN + 1)?;
     if !gpu.in_mig_mode() {
         return Some(vec![MapPart {
-            room: room.saturating_sub(1).min(BAR_WIDTH * 2),
+            room: room.saturating_sub(1),
             device: devices.first().copied(),
             label: String::new(),
             style: Style::new(),
@@ -214,8 +266,8 @@ fn render_list(node: &Node, devices: &[&Device], width: usize) -> String {
         Column::left_aligned("PROFILE", 2),
         Column::left_aligned("STATE", 0),
         Column::left_aligned("CLIENTS", 0),
-        Column::left_aligned("MEMORY", 1),
-        Column::right_aligned("GIB", 3),
+        Column::left_aligned("MEMORY", 3),
+        Column::right_aligned("GIB", 1),
     ]);
     for device in devices {
         let state = node.state_of(device);
@@ -225,11 +277,24 @@ fn render_list(node: &Node, devices: &[&Device], width: usize) -> String {
             display_or(device.profile_name(), "-"),
             columns::state_style(state).apply_to(state).to_string(),
             display_or(columns::format_clients(device), "-"),
-            display_or(memory.map(|memory| memory_bar(memory, BAR_WIDTH)), "?"),
+            display_or(
+                memory.map(|memory| memory_bar(memory, bar_width(node, device))),
+                "?",
+            ),
             display_or(memory.map(format_memory), "?"),
         ]);
     }
     table.render(width, "--json")
+}
+
+/// Returns the width of a device's bar in a list: bars of one GPU have one scale.
+fn bar_width(node: &Node, device: &Device) -> usize {
+    let part = || {
+        let gpu = node.gpu_with_uuid(&device.key.gpu)?;
+        let size = usize::try_from(device.part.as_ref()?.placement.size).ok()?;
+        Some(BAR_WIDTH * size / usize::try_from(gpu.slice_map().units()).ok()?)
+    };
+    part().unwrap_or(BAR_WIDTH).max(1)
 }
 
 /// Width of the mark in front of a line.

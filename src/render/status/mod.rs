@@ -5,54 +5,100 @@ mod device;
 mod map;
 mod others;
 mod profile;
+mod rows;
+mod verdict;
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 use console::Style;
 
-use super::format::{format_ago, wrap_behind, wrap_text};
+use super::format::{format_ago, wrap_text};
 use super::output;
 use super::table::Table;
-use crate::node::{Device, Finding, Gpu, Node};
+use crate::node::{Applied, Device, Finding, Gpu, Node};
 use crate::plan::needs_healing;
 
 pub use columns::{StatusColumn, may_show_utilization};
 pub use device::Status;
 pub(super) use map::Marks;
 pub use others::summary;
+use rows::DeviceRow;
 
 /// The most devices that a change shows in a table.
 const MAX_TABLE_DEVICES: usize = 8;
 
-/// The width of pictures that are not drawn on a terminal.
-const DEFAULT_PICTURE_WIDTH: usize = 80;
-
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
 
+/// Which devices are shown, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The names of the devices; none for all.
+    pub devices: &'a [String],
+    /// Leaves others out.
+    pub filter: Option<Filter>,
+    pub form: Form<'a>,
+    /// True if many devices that are equal, well and idle share a row.
+    pub is_folded: bool,
+}
+
 /// The form in which devices are shown.
 #[derive(Clone, Copy, Debug)]
-pub enum View<'a> {
+pub enum Form<'a> {
     /// A table with these columns; with as many as fit if none is named.
     Table(&'a [StatusColumn]),
     /// A picture of each GPU.
     Map,
 }
 
-/// Prints the status of these devices, or of all if none is named.
-pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
-    let width = match view {
-        View::Table(_) => output::output_width(),
-        View::Map => output::terminal_width().unwrap_or(DEFAULT_PICTURE_WIDTH),
-    };
-    output::print(&render(node, devices, view, width, None))
+/// The devices that are not left out.
+#[derive(Clone, Copy, Debug)]
+pub enum Filter {
+    /// Those with a problem.
+    Problems,
+    /// Those that a program uses or waits for, as far as is known.
+    InUse,
+}
+
+impl<'a> View<'a> {
+    /// Shows each of these devices, or of all if none is named, in a table.
+    pub fn table(devices: &'a [String]) -> Self {
+        Self {
+            devices,
+            filter: None,
+            form: Form::Table(&[]),
+            is_folded: false,
+        }
+    }
+
+    fn devices_of<'n>(&self, node: &'n Node) -> Vec<&'n Device> {
+        let mut devices = node.devices_to_show(self.devices);
+        match self.filter {
+            None => {}
+            Some(Filter::InUse) => devices.retain(|device| device.is_in_use()),
+            Some(Filter::Problems) => {
+                let problems = node.problems(self.devices);
+                let has_problem = |device: &&Device| {
+                    let name = Some(device.name.as_str());
+                    problems.iter().any(|one| one.device.as_deref() == name)
+                };
+                devices.retain(has_problem);
+            }
+        }
+        devices
+    }
+}
+
+/// Prints the status of these devices.
+pub fn print(node: &Node, view: View<'_>) -> Result<()> {
+    output::print(&render(node, view, output::output_width(), None))
 }
 
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.
 pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
     if node.devices_to_show(devices).len() <= MAX_TABLE_DEVICES {
-        return print(node, devices, View::Table(&[]));
+        return print(node, View::table(devices));
     }
     let mut parts = StatusWriter {
         out: String::new(),
@@ -66,7 +112,6 @@ pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
 /// Formats the status. With `marks`, lines that differ from the last time are marked.
 pub(super) fn render(
     node: &Node,
-    devices: &[String],
     view: View<'_>,
     width: usize,
     marks: Option<&mut Marks>,
@@ -77,35 +122,29 @@ pub(super) fn render(
         width: width.saturating_sub(gutter),
         marks,
     };
-    let profile = profile::describe_profile(node, format_ago);
-    if let Some(line) = &profile {
+    if let Some(line) = profile::describe_profile(node, format_ago) {
         // Its age alone is no change.
         let lasting = profile::describe_profile(node, |_| String::new());
-        parts.add_marked_line(line, &lasting.unwrap_or_default(), &Style::new());
+        parts.add_marked_line(&line, &lasting.unwrap_or_default(), &Style::new());
         parts.add_gap();
     }
-    let shown = node.devices_to_show(devices);
+    let shown = view.devices_of(node);
     if shown.is_empty() {
-        if !node.describe_unseen().is_empty() {
-            parts.add_line("No device can be seen on this node.");
-        } else if !node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) {
-            parts.add_line("There is no device on this node.");
+        if let Some(line) = describe_absence(node, view) {
+            parts.add_line(line);
         }
     } else {
-        match view {
-            View::Table(columns) => {
-                let titles =
-                    parts.add_table(columns::device_table(node, &shown, columns), "--columns");
-                // A program reads the columns that it has named, and a change has just read back what it shows.
-                if profile.is_some()
-                    && let Some(legend) = columns::table_legend(&shown, &titles)
-                {
-                    parts.add_legend(&legend);
-                }
+        match view.form {
+            Form::Table(columns) => {
+                let rows = if view.is_folded {
+                    DeviceRow::folded(node, &shown)
+                } else {
+                    DeviceRow::for_each(&shown)
+                };
+                parts.add_table(columns::device_table(node, &rows, columns), "--columns");
             }
-            View::Map => parts.add_picture(&map::render(node, &shown, parts.width)),
+            Form::Map => parts.add_picture(&map::render(node, &shown, view.is_folded, parts.width)),
         }
-        parts.add_gap();
         add_clients(&mut parts, &shown);
     }
     for table in [
@@ -117,8 +156,26 @@ pub(super) fn render(
             parts.add_table(table, "--json");
         }
     }
-    add_notices(&mut parts, node, devices);
+    add_notices(&mut parts, node, view.devices);
+    // A program reads the columns that it has named, and a change ends with a line of its own.
+    if !matches!(node.applied, Applied::NotRead) {
+        let devices = node.devices_to_show(view.devices);
+        let (line, style) = verdict::describe(node, view.devices, &devices);
+        parts.add_gap();
+        parts.add_styled_line(&line, &style);
+    }
     parts.out
+}
+
+/// Says why no device is shown; `None` if a remark says it.
+fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
+    match view.filter {
+        Some(Filter::Problems) => Some("No device has a problem."),
+        Some(Filter::InUse) => Some("No device is known to be in use."),
+        None if !node.describe_unseen().is_empty() => Some("No device can be seen on this node."),
+        None if node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) => None,
+        None => Some("There is no device on this node."),
+    }
 }
 
 fn add_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
@@ -131,11 +188,11 @@ fn add_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
         .collect();
     let clients = others::client_table(devices);
     if !clients.is_empty() {
+        parts.add_gap();
         parts.add_table(clients, "--json");
-    } else if unknown.is_empty() {
-        parts.add_line("No clients.");
     }
     if !unknown.is_empty() {
+        parts.add_gap();
         parts.add_line(&format!(
             "The clients of {} are not known.",
             unknown.join(", ")
@@ -237,39 +294,20 @@ impl StatusWriter<'_> {
         }
     }
 
-    /// Adds a line that explains others, and says nothing about the node.
-    fn add_legend(&mut self, line: &str) {
-        let gutter = if self.marks.is_some() {
-            map::MARK_WIDTH
-        } else {
-            0
-        };
-        for part in wrap_behind("", line, self.width).lines() {
-            let _ = writeln!(
-                self.out,
-                "{:gutter$}{}",
-                "",
-                Style::new().dim().apply_to(part)
-            );
-        }
-    }
-
-    /// Adds a table; the option shows the columns that do not fit. Returns the line with the titles.
-    fn add_table(&mut self, table: Table, option: &str) -> String {
+    /// Adds a table; the option shows the columns that do not fit.
+    fn add_table(&mut self, table: Table, option: &str) {
         let mut lasting = table.lasting_texts().into_iter();
         let drawn = table.render(self.width, option);
         for (number, line) in drawn.lines().enumerate() {
             // The head and the line about hidden columns say nothing about the node.
             let text = if number == 0 { None } else { lasting.next() };
             let mark = match (text, &self.marks) {
-                // A value that is not read back this time has not changed.
-                (Some(text), _) => self.line_mark(&text.replace(['(', ')'], "")),
+                (Some(text), _) => self.line_mark(&text),
                 (None, Some(_)) => " ".repeat(map::MARK_WIDTH),
                 (None, None) => String::new(),
             };
             let _ = writeln!(self.out, "{mark}{line}");
         }
-        drawn.lines().next().unwrap_or_default().to_owned()
     }
 
     fn add_picture(&mut self, picture: &str) {

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use console::truncate_str;
-
 use super::super::format::{display_or, format_age, format_count, format_gib, format_time_taken};
 use super::columns::{format_pids, format_user};
 use crate::host::Workload;
@@ -145,7 +143,7 @@ pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
                 display_or(outside.memory.map(format_gib), "?"),
                 display_or(outside.age.map(format_age), "?"),
                 format_workload(outside.workload.as_ref()),
-                truncate_str(&outside.command, 30, "…").into_owned(),
+                outside.command.clone(),
                 outside.cause.to_string(),
             ]);
         }

@@ -22,7 +22,7 @@ fn it_is_known_as_stopped_and_is_no_problem() {
     let sim = stopped();
     let status = sim.run(&["status", "class", "--exit-code"]).ended(0);
     assert_contains(&status.stdout, " stopped ");
-    assert_contains(&status.stdout, "class: stopped by root since 20");
+    assert_contains(&status.stdout, "class: stopped by root at 20");
     assert_contains(
         &status.stdout,
         "mig-mps down class): `mig-mps start class` starts it again [device-stopped]",

@@ -123,10 +123,8 @@ fn what_was_not_read_is_null_and_settings_are_shown() {
         .run(&["status", "--columns", "name,limit,priority,cpus,by-hand"])
         .ended(0);
     insta::assert_snapshot!(ran.stdout, @"
-    NAME   LIMIT  PRIORITY        CPUS  SET BY HAND
-    0.0     (2G)  (below-normal)  all   client-priority,pinned-memory-limit
-    0.2   (none)  (normal)        all   -
-
-    No clients.
+    NAME  LIMIT  PRIORITY      CPUS  SET BY HAND
+    0.0      2G  below-normal  all   client-priority,pinned-memory-limit
+    0.2    none  normal        all   -
     ");
 }

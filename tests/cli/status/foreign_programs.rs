@@ -291,7 +291,7 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
         .run(&["status", "--columns", "name,clients,util"])
         .ended(0)
         .stdout;
-    assert_contains(&text, "0.2         0   n/a\n");
+    assert_contains(&text, "0.2         0     -\n");
     sim.run(&["set", "0.2", "max-clients=5"]).ended(0);
     assert_eq!(sim.device("0.2")["client_limit"], 5);
 }

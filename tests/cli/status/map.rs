@@ -18,16 +18,16 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
 
     GPU 0  NVIDIA A100-SXM4-80GB
       |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
-      NAME                 PROFILE  STATE  CLIENTS  MEMORY                    GIB
-      trainer-of-vision-0  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-1  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-2  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-3  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-4  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-5  1g.10gb  ready  0        --------------------  0.0/9.5
-      trainer-of-vision-6  1g.10gb  ready  0        --------------------  0.0/9.5
+      NAME                 PROFILE  STATE  CLIENTS  MEMORY      GIB
+      trainer-of-vision-0  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-1  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-2  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-3  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-4  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-5  1g.10gb  ready  0        ----    0.0/9.5
+      trainer-of-vision-6  1g.10gb  ready  0        ----    0.0/9.5
 
-    No clients.
+    7 devices on 1 GPU: all ready, no clients, no problems.
     ");
     // Several compute instances of one GPU instance have one place.
     let profile = r#"
@@ -41,11 +41,11 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
 
     GPU 0  NVIDIA A100-SXM4-80GB
       |3g.40gb                |.....|.....|.....|.....|
-      NAME    PROFILE     STATE  CLIENTS  MEMORY                     GIB
-      0.0.c0  2c.3g.40gb  ready  0        #-------------------  0.1/39.2
-      0.0.c1  1c.3g.40gb  ready  0        #-------------------  0.1/39.2
+      NAME    PROFILE     STATE  CLIENTS  MEMORY                 GIB
+      0.0.c0  2c.3g.40gb  ready  0        #---------------  0.1/39.2
+      0.0.c1  1c.3g.40gb  ready  0        #---------------  0.1/39.2
 
-    No clients.
+    2 devices on 1 GPU: all ready, no clients, no problems.
     ");
 }
 

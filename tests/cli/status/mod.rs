@@ -1,6 +1,7 @@
 mod clients;
 mod containers_outside;
 mod document;
+mod folded;
 pub(crate) mod foreign_programs;
 mod map;
 mod memory_limits;
@@ -25,17 +26,18 @@ fn servers_and_clients_are_shown() {
     assert!(first.wait_up().ends_with("mps yes"));
     let second = sim.client("0.2");
     let ran = sim.run(&["status"]).ended(0);
-    assert_snapshot!(ran.tidy(), @"
+    assert_snapshot!(ran.tidy().replace(&format!("of {}", user()), "of USER"), @"
     profile profile.toml, applied N ago by USER
 
-    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  USER  0  (100%)  (none)  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
-    0.2  0  1g.10gb  ready  USER  2  100%  none  2.2/9.5  n/a  N  N  Ns  SERVE  MIG-…
-    (…): as configured; mig-mps plan asks the daemon.
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0.0  0  2g.20gb  ready  USER  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
+    0.2  0  1g.10gb  ready  USER  2  2.2/9.5  N  N  Ns  SERVE  MIG-…
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
     0.2  N  USER  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
     0.2  N  USER  0.1  Ns  /tmp/…/node/bin/cuda-app hold
+
+    2 devices on 1 GPU: all ready, 2 clients of USER, no problems.
     ");
 
     let status = sim.status();
@@ -143,14 +145,14 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
     }
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let text = words.join(" ");
-    assert_contains(&text, "hidden: daemon, server, device, util, since");
+    assert_contains(&text, "hidden: daemon, server, device (");
     let heads = ran
         .stdout
         .lines()
         .find(|line| line.starts_with("NAME"))
         .unwrap();
     assert!(
-        ["THREADS", "LIMIT", "SERVE"]
+        ["GPU", "CLIENTS", "SERVE"]
             .iter()
             .all(|head| heads.contains(head)),
         "{heads}"
