@@ -200,6 +200,11 @@ impl Display for ProfileSource {
 }
 
 impl ProfileSource {
+    /// Returns it as a word of a command line; `None` for standard input, which is read once.
+    pub fn as_word(&self) -> Option<String> {
+        (self.0 != "-").then(|| quote_for_shell(&self.0))
+    }
+
     /// Returns the absolute path of its file, the name of the built-in profile, or `standard input`.
     pub fn origin(&self) -> String {
         match self.0.as_str() {

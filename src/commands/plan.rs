@@ -14,9 +14,9 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::observe;
-use crate::plan::Refusal;
+use crate::plan::{Plan, Refusal};
 use crate::render::json::PlanDocument;
-use crate::render::{self, consequences, note, print, print_json};
+use crate::render::{self, consequences, note, print, print_json, print_lines};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -92,9 +92,45 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         print(&render::plan::render(&plan))?;
         print(&consequences::render(&plan, &held, on_failure))?;
+        print_summary(args, &plan, is_roots)?;
     }
     if args.exit_code && plan.has_changes() {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)
+}
+
+/// Ends the plan with a summary and the command that applies it.
+fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool) -> Result<()> {
+    let summary = render::plan::summary(plan);
+    if summary.is_empty() {
+        return Ok(());
+    }
+    print_lines(&format!("\n{summary}"))?;
+    if let Some(command) = command_to_apply(args, plan, is_roots) {
+        print(&format!("Apply with: {command}\n"))?;
+    }
+    Ok(())
+}
+
+/// Returns the command that applies the plan; `None` if `up` would refuse it.
+fn command_to_apply(args: &PlanArgs, plan: &Plan, is_roots: bool) -> Option<String> {
+    let is_refused = plan.gpus.iter().any(|gpu| !gpu.obstacles.is_empty())
+        || plan.stops().any(|stop| stop.unasked.is_some());
+    if is_refused {
+        return None;
+    }
+    let is_waited_for =
+        plan.clients_in_the_way().next().is_some() || plan.pods_in_the_way().next().is_some();
+    let mut command = args.profile.up_command()?;
+    if is_roots {
+        command.insert_str(0, "sudo ");
+    }
+    if args.prune {
+        command.push_str(" --prune");
+    }
+    if is_waited_for {
+        command.push_str(" --drain 1h");
+    }
+    Some(command)
 }

@@ -73,6 +73,20 @@ impl ProfileArgs {
             .next()
             .map_or_else(|| Err(no_profile_error()), load_applied)
     }
+
+    /// Returns the profile of the command line as a word of another one; `None` if there is none, or it was standard input.
+    pub fn as_word(&self) -> Option<String> {
+        self.profile.as_ref()?.as_word()
+    }
+
+    /// Returns the `up` that applies this profile; `None` if it was read from standard input.
+    pub fn up_command(&self) -> Option<String> {
+        Some(match &self.profile {
+            Some(source) => format!("mig-mps up {}", source.as_word()?),
+            None if self.previous => "mig-mps up --previous".to_owned(),
+            None => "mig-mps up".to_owned(),
+        })
+    }
 }
 
 /// Fails for a command that needs the history if that cannot be read.

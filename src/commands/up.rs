@@ -19,7 +19,7 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::client::{Verified, verify_devices};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, report_ready};
+use crate::host::{Directories, Environment, quote_for_shell, report_ready};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
@@ -237,6 +237,7 @@ fn report_change(
     remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
     outcome.print_summary(&[], &args.consent);
+    remark_on_next_steps(args, environment, node, plan);
     remark_on_boot(args, environment, profile);
     if !args.consent.json {
         let present = node.existing_devices().map(|device| device.uuid.as_str());
@@ -296,12 +297,40 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
     Ok(())
 }
 
+/// True if the plan has started the first daemons of this node.
+fn has_first_daemons(node: &Node, plan: &Plan) -> bool {
+    let is_started = |served: &Served| plan.starts().any(|start| start.name == served.record.name);
+    let mut alive = node.served().filter(|served| served.is_alive());
+    plan.stops().next().is_none() && alive.all(is_started)
+}
+
+/// Says what comes next: how a program uses the first devices of a node, and how the profile is applied at boot.
+fn remark_on_next_steps(args: &UpArgs, environment: &Environment, node: &Node, plan: &Plan) {
+    if args.consent.json {
+        return;
+    }
+    if has_first_daemons(node, plan)
+        && let Some(start) = plan.starts().next()
+    {
+        let name = quote_for_shell(&start.name);
+        note(&format!("Use a device: mig-mps run {name} -- PROGRAM"));
+    }
+    let host = &environment.host;
+    if environment.is_root()
+        && host.is_run_by_systemd()
+        && !host.applies_profile_at_boot()
+        && let Some(profile) = args.profile.as_word()
+    {
+        note(&format!(
+            "At every boot: mig-mps systemd {profile} --install --enable"
+        ));
+    }
+}
+
 /// Explains the MPS default that surprises people, when the first daemons of a node were started with it.
 fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
     let starts: Vec<&Start> = plan.starts().collect();
-    let is_started = |served: &Served| starts.iter().any(|start| start.name == served.record.name);
-    let mut alive = node.served().filter(|served| served.is_alive());
-    if plan.stops().next().is_some() || !alive.all(is_started) {
+    if !has_first_daemons(node, plan) {
         return;
     }
     let one_at_a_time = starts

@@ -90,7 +90,7 @@ impl Host {
     }
 
     /// True if systemd is the first process, as seen from here.
-    pub(super) fn is_run_by_systemd(&self) -> bool {
+    pub fn is_run_by_systemd(&self) -> bool {
         let first = std::fs::read_to_string(self.root.join("proc/1/comm"));
         // A container may show the directory of its host, and has another first process.
         first.is_ok_and(|first| first.trim() == "systemd")

@@ -93,23 +93,23 @@ impl GpuPlan {
             // Its present daemon goes on, unless another device may get its name.
             let ours = present.filter(|served| served.run_dir == *run_dir);
             if let Some(served) = ours.filter(|served| !wanted.is_called(served)) {
-                self.add_stop(run_dir, served, &wanted.describe_rename(served));
+                self.add_stop(run_dir, served, wanted.reason_to_rename(served));
             }
             return;
         }
         let beside = device
             .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
             .unwrap_or_default();
-        let because = match present {
+        let because: Reason = match present {
             None => match device.and_then(|device| lost_on(planner, device)) {
-                Some(lost) => self.add_stop_of_lost(lost).to_owned(),
-                None if replaces && wanted.is_new_instance() => NEW_INSTANCE.to_owned(),
+                Some(lost) => self.add_stop_of_lost(lost).into(),
+                None if replaces && wanted.is_new_instance() => NEW_INSTANCE.into(),
                 None if device
                     .is_some_and(|device| planner.node.find_stopped(device).is_some()) =>
                 {
-                    WAS_STOPPED.to_owned()
+                    WAS_STOPPED.into()
                 }
-                None => gpu_plan::reason_to_start(&beside),
+                None => gpu_plan::reason_to_start(&beside).into(),
             },
             Some(served) if served.run_dir != *run_dir => {
                 self.obstacles.push(foreign_daemon(served));
@@ -127,7 +127,7 @@ impl GpuPlan {
                 };
                 if served.is_alive() && !is_unfinished_only(served, wanted) {
                     let stop = Action::Stop(stop_before(served, settings));
-                    self.steps.push(stop.with_reason(because.as_str()));
+                    self.steps.push(stop.with_reason(because.clone()));
                 }
                 because
             }
@@ -142,7 +142,7 @@ impl GpuPlan {
             by: StartedBy::Up,
             beside,
         };
-        let because = Reason::from(because).with_share(settings);
+        let because = because.with_share(settings);
         self.steps.push(Action::Start(start).with_reason(because));
     }
 
@@ -212,7 +212,7 @@ impl GpuPlan {
         }
     }
 
-    fn add_stop(&mut self, run_dir: &RunDir, served: &Served, because: &str) {
+    fn add_stop(&mut self, run_dir: &RunDir, served: &Served, because: impl Into<Reason>) {
         if served.run_dir == *run_dir {
             let stop = Action::Stop(Stop::from_served(served));
             self.steps.push(stop.with_reason(because));
@@ -297,16 +297,16 @@ fn stop_method(served: &Served) -> StopMethod {
 }
 
 /// The reason to start or restart the daemon of a device.
-fn restart_reason(served: &Served, wanted: &DevicePlan) -> Option<String> {
+fn restart_reason(served: &Served, wanted: &DevicePlan) -> Option<Reason> {
     if served.state == DaemonState::Dead && served.record.closing.is_some() {
-        return Some(HAVE_LEFT.to_owned());
+        return Some(HAVE_LEFT.into());
     }
     if let Some(ailment) = served.state.outage_reason() {
-        return Some(ailment.to_owned());
+        return Some(ailment.into());
     }
     wanted.difference_needing_restart(served).or_else(|| {
         let because = "an interrupted change was not finished";
-        (!served.record.finished).then(|| because.to_owned())
+        (!served.record.finished).then(|| because.into())
     })
 }
 
@@ -334,11 +334,7 @@ impl Set {
         by_hand: Vec<String>,
         device: Option<&Device>,
     ) -> Step {
-        let words: Vec<String> = changes
-            .iter()
-            .map(|change| format!("{} from {} to {}", change.key, change.is, change.wanted))
-            .collect();
-        let mut because = Reason::from(words.join("; ")).with_share(&settings);
+        let mut because = Reason::settings(&changes).with_share(&settings);
         let new_limit = settings
             .pinned_memory_limit
             .filter(|limit| served.record.settings.pinned_memory_limit != Some(*limit));

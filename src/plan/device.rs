@@ -1,10 +1,10 @@
 //! A device as a plan makes or keeps it, and its daemon.
 
-use super::Place;
 use super::daemons::{NO_DAEMON, render_serve};
 use super::gpu_steps::served_here;
 use super::setting_change::change_needing_restart;
 use super::up::Planner;
+use super::{Place, Reason};
 use crate::host::user_name;
 use crate::node::{Device, Served};
 use crate::profile::{NameTemplate, Span};
@@ -80,37 +80,37 @@ impl DevicePlan {
             .can_yield(self.gpu, &served.record.name)
     }
 
-    /// Describes the change of the name.
-    pub(super) fn describe_rename(&self, served: &Served) -> String {
+    /// Returns the change of the name.
+    pub(super) fn reason_to_rename(&self, served: &Served) -> Reason {
         let wanted = self.name_template().fill(self.gpu, 0);
-        format!("it is renamed from {} to {wanted}", served.record.name)
+        Reason::rename(&served.record.name, &wanted)
     }
 
     /// Returns a difference that needs a restart, in words.
-    pub(super) fn difference_needing_restart(&self, served: &Served) -> Option<String> {
+    pub(super) fn difference_needing_restart(&self, served: &Served) -> Option<Reason> {
         let record = &served.record;
         let Some(settings) = &self.settings else {
-            return Some(NO_DAEMON.to_owned());
+            return Some(NO_DAEMON.into());
         };
         if !self.is_called(served) {
-            return Some(self.describe_rename(served));
+            return Some(self.reason_to_rename(served));
         }
         if record.settings.serve != settings.serve {
             let (is, wanted) = (render_serve(&record.settings), render_serve(settings));
-            return Some(format!("serve is \"{is}\", not \"{wanted}\""));
+            return Some(format!("serve is \"{is}\", not \"{wanted}\"").into());
         }
         if let Some(user) = record.runs_as_its_user() {
-            return Some(format!(
-                "its daemon runs as {}, not as root",
-                user_name(user)
-            ));
+            let user = user_name(user);
+            return Some(format!("its daemon runs as {user}, not as root").into());
         }
         if let Some(fault) = served.access.iter().find(|fault| fault.needs_restart()) {
-            return Some(fault.to_string());
+            return Some(fault.to_string().into());
         }
-        change_needing_restart(served, settings).or_else(|| {
-            let because = "the GPU's compute mode is no longer exclusive-process";
-            served.has_lost_compute_mode().then(|| because.to_owned())
-        })
+        change_needing_restart(served, settings)
+            .map(Reason::from)
+            .or_else(|| {
+                let because = "the GPU's compute mode is no longer exclusive-process";
+                served.has_lost_compute_mode().then(|| because.into())
+            })
     }
 }

@@ -147,7 +147,7 @@ impl Plan {
     }
 
     /// The daemons whose settings change while they run.
-    fn sets(&self) -> impl Iterator<Item = &Set> {
+    pub fn sets(&self) -> impl Iterator<Item = &Set> {
         self.steps().filter_map(|step| match &step.action {
             Action::Set(set) => Some(set),
             _ => None,

@@ -1,10 +1,10 @@
 //! The reasons for the actions of a plan.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::action::SettingChange;
 use crate::settings::Settings;
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
@@ -30,25 +30,61 @@ const PLURAL_REASONS: [(&str, &str); 13] = [
 /// The reason of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// True if the command itself asks for it; the text is then what else there is to say.
-    is_asked_for: bool,
-    text: String,
+    cause: Cause,
+    /// What else there is to say.
+    remarks: Vec<String>,
+}
+
+/// The main part of a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The command itself asks for it.
+    AskedFor,
+    Other(String),
+    /// The device gets another name.
+    Rename {
+        from: String,
+        to: String,
+    },
+    /// Settings change, and the step has them.
+    Settings(String),
 }
 
 impl Reason {
     /// The command itself asks for it.
     pub(super) const ASKED_FOR: Self = Self {
-        is_asked_for: true,
-        text: String::new(),
+        cause: Cause::AskedFor,
+        remarks: Vec::new(),
     };
+
+    /// The device gets another name.
+    pub(super) fn rename(from: &str, to: &str) -> Self {
+        Self::from_cause(Cause::Rename {
+            from: from.to_owned(),
+            to: to.to_owned(),
+        })
+    }
+
+    /// The settings of a running daemon change.
+    pub(super) fn settings(changes: &[SettingChange]) -> Self {
+        let words: Vec<String> = changes
+            .iter()
+            .map(|change| format!("{} from {} to {}", change.key, change.is, change.wanted))
+            .collect();
+        Self::from_cause(Cause::Settings(words.join("; ")))
+    }
+
+    fn from_cause(cause: Cause) -> Self {
+        Self {
+            cause,
+            remarks: Vec::new(),
+        }
+    }
 
     /// The same with a remark.
     #[must_use]
     pub(super) fn with_remark(mut self, remark: &str) -> Self {
-        if !self.text.is_empty() {
-            self.text.push_str("; ");
-        }
-        self.text.push_str(remark);
+        self.remarks.push(remark.to_owned());
         self
     }
 
@@ -61,35 +97,56 @@ impl Reason {
         }
     }
 
-    /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for.
-    pub fn text_in_plan(&self, number: usize) -> Cow<'_, str> {
-        let text = self.text.as_str();
-        if number <= 1 {
-            return Cow::Borrowed(text);
+    /// True if both say the same, apart from the names of devices.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let are_renames = self.as_rename().is_some() && other.as_rename().is_some();
+        self.remarks == other.remarks && (are_renames || self.cause == other.cause)
+    }
+
+    /// Returns the old and the new name if the device is renamed.
+    pub fn as_rename(&self) -> Option<(&str, &str)> {
+        match &self.cause {
+            Cause::Rename { from, to } => Some((from, to)),
+            _ => None,
         }
-        PLURAL_REASONS
-            .iter()
-            .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)))
-            .map_or(Cow::Borrowed(text), Cow::Owned)
+    }
+
+    /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for, and
+    /// neither names nor settings, which the plan shows beside it.
+    pub fn text_in_plan(&self, number: usize) -> String {
+        let cause = match &self.cause {
+            Cause::AskedFor | Cause::Settings(_) => String::new(),
+            Cause::Rename { .. } => "renamed".to_owned(),
+            Cause::Other(text) if number <= 1 => text.clone(),
+            Cause::Other(text) => PLURAL_REASONS
+                .iter()
+                .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)))
+                .unwrap_or_else(|| text.clone()),
+        };
+        self.with_remarks(cause)
+    }
+
+    fn with_remarks(&self, cause: String) -> String {
+        let parts = std::iter::once(cause).chain(self.remarks.iter().cloned());
+        let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+        parts.join("; ")
     }
 }
 
 impl<T: Into<String>> From<T> for Reason {
     fn from(what: T) -> Self {
-        Self {
-            is_asked_for: false,
-            text: what.into(),
-        }
+        Self::from_cause(Cause::Other(what.into()))
     }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_asked_for, self.text.as_str()) {
-            (false, text) => f.write_str(text),
-            (true, "") => f.write_str("asked for"),
-            (true, text) => write!(f, "asked for; {text}"),
-        }
+        let cause = match &self.cause {
+            Cause::AskedFor => "asked for".to_owned(),
+            Cause::Other(text) | Cause::Settings(text) => text.clone(),
+            Cause::Rename { from, to } => format!("it is renamed from {from} to {to}"),
+        };
+        f.write_str(&self.with_remarks(cause))
     }
 }
 

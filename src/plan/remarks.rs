@@ -200,9 +200,13 @@ pub(super) fn remarks_on_moved_names(planner: Planner<'_>, layouts: &[Layout<'_>
             [name] => {
                 format!("{name} was {was} and will be {will_be}. Check scripts that use this name.")
             }
+            [first, second, _, .., last] => format!(
+                "{first}, {second} … {last} were {was} and will be {will_be}. Check scripts that use these {} names.",
+                names.len()
+            ),
             names => format!(
                 "{} were {was} and will be {will_be}. Check scripts that use these names.",
-                names.join(", ")
+                names.join(" and ")
             ),
         }
     });

@@ -464,6 +464,39 @@ fn is_tried_again(sim: &Sim, status: i32) -> bool {
     status != 0 && !last.split(' ').any(|last| last == status.to_string())
 }
 
+/// How a program uses a device when the first daemons have started, and the boot as long as no unit is enabled.
+#[test]
+fn up_says_once_what_comes_next() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    sim.node.node().boot_with_systemd().unwrap();
+    let up = |text: &str, args: &[&str]| {
+        let ran = sim.up(text, &[args, &["--yes"]].concat()).ended(0);
+        let is_said = |what: &str| ran.stderr.contains(what) || ran.stdout.contains(what);
+        [is_said("Use a device: "), is_said("At every boot: ")]
+    };
+    let nothing = [false, false];
+    let path = sim.profile(SMALL);
+    let ran = sim.up(SMALL, &["--yes"]).ended(0);
+    let boot = format!(
+        "Use a device: mig-mps run 0.0 -- PROGRAM\nAt every boot: mig-mps systemd {} --install --enable\n",
+        path.display()
+    );
+    assert!(ran.stderr.ends_with(&boot), "{}", ran.stderr);
+    assert_eq!(up(SMALL, &[]), nothing, "nothing changes");
+    assert_eq!(
+        up(ONE_EACH, &[]),
+        [false, true],
+        "it is known how devices are used"
+    );
+    assert_eq!(up(SMALL, &["-q"]), nothing);
+    assert_eq!(up(ONE_EACH, &["--json"]), nothing);
+    systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
+    assert_eq!(up(SMALL, &[]), nothing, "a unit is enabled");
+    sim.run(&["down"]).ended(0);
+    assert_eq!(up(SMALL, &[]), [true, false]);
+}
+
 /// Else the next boot undoes what was applied.
 #[test]
 fn up_says_that_the_next_boot_brings_another_profile() {

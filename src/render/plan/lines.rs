@@ -13,6 +13,7 @@ use crate::plan::{Action, GpuPlan, ModeChange, PlanInstance, Reason, Start, Step
 pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
     let first = group[0];
     let steps = &first.steps;
+    let each = if group.len() > 1 { " on each GPU" } else { "" };
     let mut lines = Vec::new();
     for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
         lines.extend(daemon_lines(group, verb));
@@ -21,7 +22,7 @@ pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
         .destroyed_instances()
         .into_iter()
         .map(|(because, part)| (Some(because), part));
-    lines.extend(instance_lines("- destroy", destroyed));
+    lines.extend(instance_lines("- destroy", destroyed, each));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };
@@ -34,9 +35,11 @@ pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
     let instances = steps
         .iter()
         .filter_map(|step| created_instance(step, steps));
-    lines.extend(instance_lines("+ create", instances));
+    lines.extend(instance_lines("+ create", instances, each));
     lines.extend(first.compute_mode.map(describe_mode_change));
-    for verb in [START, SET, START_SERVER, REPLACE] {
+    lines.extend(daemon_lines(group, START));
+    lines.extend(set_lines(group));
+    for verb in [START_SERVER, REPLACE] {
         lines.extend(daemon_lines(group, verb));
     }
     if first.to_be_continued {
@@ -51,7 +54,6 @@ const END_HUNG: &str = "- end the hung server of";
 const END_STRAY: &str = "- end the stray server of";
 const CLEAN_UP: &str = "- clean up after";
 const START: &str = "+ start";
-const SET: &str = "~ set";
 const START_SERVER: &str = "+ start the server of";
 const REPLACE: &str = "~ replace";
 
@@ -64,7 +66,6 @@ fn daemon_change<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str
         Action::EndStray(stray) => (END_STRAY, &stray.name),
         Action::Start(start) if is_healed(start, steps) => (START_SERVER, &start.name),
         Action::Start(start) => (START, &start.name),
-        Action::Set(set) => (SET, &set.name),
         Action::StartServer(server) => (START_SERVER, &server.name),
         Action::Close(close) => (REPLACE, &close.name),
         _ => return None,
@@ -89,10 +90,12 @@ fn describe_mode_change(change: ModeChange) -> String {
     }
 }
 
-/// Puts instances with the same reason on one line. Those of the profile have none.
+/// Puts instances with the same reason on one line. Those of the profile have none. `each` says that there are as many on
+/// each of several GPUs.
 fn instance_lines<'a>(
     verb: &str,
     parts: impl IntoIterator<Item = (Option<&'a Reason>, PlanInstance<'a>)>,
+    each: &str,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for group in group_by(parts, |a, b| a.0 == b.0) {
@@ -106,7 +109,7 @@ fn instance_lines<'a>(
         .iter()
         .map(|parts| keep_together(&describe_instances(parts)))
         .collect();
-        lines.push(format!("{verb} {}{because}", kinds.join(", ")));
+        lines.push(format!("{verb} {}{each}{because}", kinds.join(", ")));
     }
     lines
 }
@@ -136,6 +139,15 @@ fn describe_instances(parts: &[(Option<&Reason>, PlanInstance<'_>)]) -> String {
         each.join(",")
     };
     format!("{number} × {} at slices {slices}", instance.name)
+}
+
+/// Counts the instances that are created, as the lines of a plan have them.
+pub(super) fn count_created(gpu: &GpuPlan) -> usize {
+    let created = gpu
+        .steps
+        .iter()
+        .filter_map(|step| created_instance(step, &gpu.steps));
+    created.count()
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
@@ -169,7 +181,7 @@ fn is_new(instance: Placement, steps: &[Step]) -> bool {
 
 /// Puts daemons with this verb and the same reason on one line.
 fn daemon_lines(group: &[&GpuPlan], verb: &str) -> Vec<String> {
-    let mut by_reason: BTreeMap<String, (&Reason, Vec<&str>)> = BTreeMap::new();
+    let mut by_reason: BTreeMap<String, (&Reason, Vec<String>)> = BTreeMap::new();
     for gpu in group {
         // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
@@ -181,18 +193,60 @@ fn daemon_lines(group: &[&GpuPlan], verb: &str) -> Vec<String> {
                 let because = &step.because;
                 let of_reason = by_reason.entry(in_parentheses(because, 1));
                 let (_, names) = of_reason.or_insert_with(|| (because, Vec::new()));
-                names.push(name);
+                names.push(match because.as_rename() {
+                    Some((from, to)) if verb == START => format!("{from}{RENAMED_TO}{to}"),
+                    _ => name.to_owned(),
+                });
             }
         }
     }
     by_reason
         .values()
         .map(|(because, names)| {
-            let daemons = format_count(names.len(), "daemon");
             let because = in_parentheses(because, names.len());
-            format!("{verb} {daemons}{because}: {}", shorten_list(names))
+            daemon_line(group, verb, &because, names)
         })
         .collect()
+}
+
+/// Formats the line of daemons that get the same.
+fn daemon_line(group: &[&GpuPlan], verb: &str, because: &str, names: &[String]) -> String {
+    let daemons = format_count(names.len(), "daemon");
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Of several GPUs with the same changes, the first names and the last tell enough.
+    let (in_all, names) = match names.as_slice() {
+        all if group.len() == 1 => ("", shorten_list(all)),
+        [first, .., last] if first.contains(RENAMED_TO) => (" in all", format!("{first} … {last}")),
+        [first, second, _, .., last] => (" in all", format!("{first}, {second} … {last}")),
+        all => (" in all", all.join(", ")),
+    };
+    format!("{verb} {daemons}{in_all}{because}: {names}")
+}
+
+/// Stands between the old and the new name of a device.
+const RENAMED_TO: &str = " → ";
+
+/// Returns a line for the daemons that get the same settings while they run, and below it a line for each setting.
+fn set_lines(group: &[&GpuPlan]) -> Vec<String> {
+    let steps = group.iter().flat_map(|gpu| &gpu.steps);
+    let sets = steps.filter_map(|step| match &step.action {
+        Action::Set(set) => Some((&step.because, set)),
+        _ => None,
+    });
+    let mut lines = Vec::new();
+    for alike in group_by(sets, |a, b| a.0 == b.0 && a.1.changes == b.1.changes) {
+        let (because, first) = alike[0];
+        let names: Vec<String> = alike.iter().map(|(_, set)| set.name.clone()).collect();
+        let because = in_parentheses(because, names.len());
+        lines.push(daemon_line(group, "~ set", &because, &names));
+        let keys = first.changes.iter().map(|change| change.key.len());
+        let width = keys.max().unwrap_or(0);
+        for change in &first.changes {
+            let (key, is, wanted) = (change.key, &change.is, &change.wanted);
+            lines.push(format!("    {key:width$}  {is} → {wanted}"));
+        }
+    }
+    lines
 }
 
 /// Formats the reason of a line about so many; empty if the command itself asks for it.

@@ -1,6 +1,7 @@
 //! A plan as text.
 
 mod lines;
+mod summary;
 
 use std::fmt::Write as _;
 
@@ -13,6 +14,8 @@ use crate::geometry::SliceMap;
 use crate::host::format_ranges;
 use crate::plan::{Action, CdiChange, GpuPlan, Plan, Purge, Start};
 use lines::change_lines;
+
+pub use summary::summary;
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "    ";
@@ -162,7 +165,7 @@ fn have_same_changes(a: &GpuPlan, b: &GpuPlan) -> bool {
         && a.steps
             .iter()
             .zip(&b.steps)
-            .all(|(a, b)| a.because == b.because && are_same_action(&a.action, &b.action))
+            .all(|(a, b)| a.because.is_like(&b.because) && are_same_action(&a.action, &b.action))
 }
 
 /// True if both do the same to devices with other names and clients.

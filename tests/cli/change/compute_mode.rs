@@ -91,6 +91,9 @@ fn plans_say_what_becomes_of_it() {
     GPU 0  NVIDIA H200  GPU-…
       ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
       + start 1 daemon (no daemon yet): 0
+
+    Plan: start 1 daemon.
+    Apply with: mig-mps up profile.toml
     ");
     let gpu = sim.run(&["plan", &path, "--json"]).json()["gpus"][0].clone();
     let change = json!({ "from": "default", "to": "exclusive-process" });
@@ -118,6 +121,9 @@ fn plans_say_what_becomes_of_it() {
       - stop 1 daemon (compute-mode is exclusive-process, not as it was): 0
       ~ set compute mode back to default (as before its daemon)
       + start 1 daemon (compute-mode is exclusive-process, not as it was): 0
+
+    Plan: restart 1 daemon.
+    Apply with: mig-mps up profile.toml
     ");
     let down = sim.run(&["down", "--disable-mig", "--yes"]).ended(0).tidy();
     assert_snapshot!(down, @"

@@ -22,7 +22,9 @@ fn held_by_root(text: &str) -> String {
 fn below(ran: &Ran) -> String {
     let text = held_by_root(&ran.stdout);
     let (_, below) = text.split_once("\n\n").expect("nothing is below the plan");
-    below.to_owned()
+    // `plan` ends with a summary.
+    let summary = below.find("\nPlan: ").unwrap_or(below.len());
+    below[..summary].to_owned()
 }
 
 fn holders(sim: &Sim, gpu: usize) -> Value {

@@ -32,9 +32,16 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_snapshot!(plan.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
-      ~ set 1 daemon (active-thread-percentage from 100 to 25; pinned-memory-limit from none to 1G; client-priority from normal to below-normal; max-clients from none to 4): 0
+      ~ set 1 daemon: 0
+      active-thread-percentage  100 → 25
+      pinned-memory-limit  none → 1G
+      client-priority  normal → below-normal
+      max-clients  none → 4
     1 client keeps the settings that it started with; new programs get the new ones:
       0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+
+    Plan: change the settings of 1 daemon.
+    Apply with: mig-mps up profile.toml
     ");
     // Nobody need agree to it: nobody is disturbed.
     sim.up(&changed, &[]).ended(0);
@@ -48,7 +55,14 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_snapshot!(tidy(&plain(&plan.stdout)), @"
     GPU 0  NVIDIA H200  GPU-…
-      ~ set 1 daemon (active-thread-percentage from 25 to 100; pinned-memory-limit from 1G to none; client-priority from below-normal to normal; max-clients from 4 to none): 0
+      ~ set 1 daemon: 0
+      active-thread-percentage  25 → 100
+      pinned-memory-limit  1G → none
+      client-priority  below-normal → normal
+      max-clients  4 → none
+
+    Plan: change the settings of 1 daemon.
+    Apply with: mig-mps up profile.toml
     ");
     sim.up(&whole(""), &[]).ended(0);
     assert_eq!(servers(&sim), before, "the server goes on");
@@ -96,7 +110,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
         "pinned-memory-limit=1.5G",
     ];
     let dry = sim.run(&[&set[..], &["--dry-run"]].concat()).ended(0);
-    assert_contains(&dry.stdout, "active-thread-percentage from 50 to 25");
+    assert_contains(&dry.stdout, "active-thread-percentage  50 → 25");
     assert_eq!(
         sim.ask("0", "get_default_active_thread_percentage\n"),
         "50.0\n"
@@ -118,7 +132,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     let drift = sim.run(&plan).ended(3).stdout;
     assert_contains(
         &drift,
-        "active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G",
+        "active-thread-percentage  25 (set by hand) → 50\n      pinned-memory-limit       1536M (set by hand) → 2G",
     );
     let exported = sim.run(&["export"]).ended(0).stdout;
     assert_contains(&exported, "active-thread-percentage = 25");
@@ -130,7 +144,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     assert!(!set.contains("keeps what it started with"), "{set}");
     assert!(client.finish().status.success());
     let drift = sim.run(&plan).ended(3).stdout;
-    assert_contains(&drift, "max-clients from 8 (set by hand) to none");
+    assert_contains(&drift, "max-clients  8 (set by hand) → none");
     assert!(!drift.contains("percentage"), "{drift}");
 }
 
@@ -150,7 +164,7 @@ fn settings_changed_behind_our_back_show_as_drift() {
     assert_contains(&status, drift);
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
-    let because = "pinned-memory-limit from 1G in the daemon to 2G; client-priority from below-normal in the daemon to normal";
+    let because = "pinned-memory-limit  1G in the daemon → 2G\n      client-priority      below-normal in the daemon → normal";
     let ran = sim.run(&plan).ended(3).stdout;
     assert_contains(&ran, because);
     let answers = "get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
@@ -168,7 +182,7 @@ fn settings_changed_behind_our_back_show_as_drift() {
     let input = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
     assert_eq!(sim.ask("0", input), "100.0\n");
     let ran = sim.up(&whole(""), &[]).ended(0).stdout;
-    let because = "~ set 1 daemon (pinned-memory-limit from 1G in the daemon to none)";
+    let because = "pinned-memory-limit  1G in the daemon → none";
     assert_contains(&ran, because);
     assert_eq!(sim.ask("0", answers), "0\n");
 }
@@ -232,7 +246,7 @@ fn a_limit_above_the_memory_of_the_device_is_said_to_limit_nothing() {
     let ran = sim.run(&set).ended(0);
     assert_contains(
         &ran.stdout,
-        "from none to 200G; the device has 143771 MiB, so this limits nothing",
+        "(the device has 143771 MiB, so this limits nothing): 0\n      pinned-memory-limit  none → 200G",
     );
 }
 
@@ -318,7 +332,7 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_known_from_the_log_of_a_server(
     let drift = "pinned-memory-limit was set to 1536M and is 1280M: somebody has changed it";
     assert_contains(&status, drift);
     let ran = sim.run(&plan).ended(3).stdout;
-    let because = "pinned-memory-limit from 1280M in the daemon to 1536M";
+    let because = "pinned-memory-limit  1280M in the daemon → 1536M";
     assert_contains(&ran, because);
     sim.up(&profile, &[]).ended(0);
     sim.run(&plan).ended(0);

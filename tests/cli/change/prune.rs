@@ -25,7 +25,10 @@ fn daemons_in_no_block_are_named_and_stopped_by_prune_alone() {
     let plan = sim.run(&["plan", "--prune"]).ended(0);
     assert_snapshot!(plain(&plan.stdout), @"
     GPU 1-2  NVIDIA H200
-      - stop 2 daemons (in no block of the profile): 1, 2
+      - stop 2 daemons in all (in no block of the profile): 1, 2
+
+    Plan: stop 2 daemons.
+    Apply with: mig-mps up --prune
     ");
     let document = sim.run(&["plan", "--json"]).json();
     assert_eq!(

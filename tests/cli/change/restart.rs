@@ -35,7 +35,7 @@ fn is_as_set(sim: &Sim) {
     assert_contains(&status, "Cpus_allowed_list:\t0\n");
     let path = sim.profile(&whole(EVERYTHING));
     let drift = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
-    let by_hand = "(active-thread-percentage from 25 (set by hand) to 50): 0";
+    let by_hand = "~ set 1 daemon: 0\n      active-thread-percentage  25 (set by hand) → 50\n";
     assert_contains(&drift, by_hand);
     assert_eq!(mode(sim), ComputeMode::ExclusiveProcess);
 }
@@ -81,7 +81,7 @@ fn several_devices_of_several_gpus_and_no_other() {
     let before = pids();
     let uuid = sim.device("1.2")["uuid"].as_str().unwrap().to_owned();
     let ran = sim.run(&["restart", "0.2", &uuid, "1.2", "--yes"]).ended(0);
-    assert_contains(&ran.stdout, "  - stop 2 daemons: 0.2, 1.2\n");
+    assert_contains(&ran.stdout, "  - stop 2 daemons in all: 0.2, 1.2\n");
     let after = pids();
     let same: Vec<bool> = (0..4).map(|at| before[at] == after[at]).collect();
     assert_eq!(same, [true, false, true, false]);

@@ -140,7 +140,7 @@ fn a_share_is_set_and_removed_while_the_daemon_runs() {
         .ended(0);
     let client = sim.client("0");
     let set = sim.run(&["set", "0", "share=18"]).ended(0).stdout;
-    assert_contains(&set, "share from none to 18");
+    assert_contains(&set, "share                     none → 18\n");
     assert_contains(&set, "6 of 108 SMs and 4.4 GiB each");
     assert_eq!(parts(&sim, "0"), json!([18, 7.4, 4509, 18]));
     assert_eq!(sim.device("0")["set_by_hand"], json!(["share"]));

@@ -31,6 +31,9 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     Unmanaged daemon PID of USER serves 1 too. This ends it:
       echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control
     Two daemons on a device share it without knowing of each other.
+
+    Plan: start 2 daemons.
+    Apply with: mig-mps up profile.toml
     ");
     let plan = sim.run(&["plan", &path, "--json"]).json();
     let shown = |gpu: usize| plan["gpus"][gpu]["steps"][0]["beside"].clone();
@@ -63,7 +66,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     // Its daemon ends when the session has.
     wait_until("the daemon ends", || !is_alive(&pid));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
-    assert_contains(&plan, "+ start 2 daemons (no daemon yet): 0, 1");
+    assert_contains(&plan, "+ start 2 daemons in all (no daemon yet): 0, 1");
     assert!(!plan.contains("oreign"), "{plan}");
 }
 

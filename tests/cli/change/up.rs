@@ -16,8 +16,8 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile asks for it)
-      + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
-      + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
+      + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
+      + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
     0.0  0  2g.20gb  ready  USER  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
     0.2  0  1g.10gb  ready  USER  0  0.0/9.5  N  N  Ns  SERVE  MIG-…
@@ -89,8 +89,8 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile asks for it)
-      + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
-      + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
+      + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
+      + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
 
     GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
     GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
@@ -276,6 +276,9 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+
+    Plan: destroy 1 instance, create 3, stop 1 daemon and start 3 (1 client of USER disrupted).
+    Apply with: mig-mps up profile.toml --drain 1h
     0.0 was 3g.40gb and will be 1g.10gb. Check scripts that use this name.
     ");
     let before = sim.list();

@@ -13,7 +13,8 @@ fn a_default_name_that_another_device_takes_is_named() {
     let first = sim.up(&before, &["--yes"]).ended(0);
     assert!(!first.stderr.contains("Check scripts"), "{}", first.stderr);
     let after = of("{ profile = \"4g\", at = 0 }");
-    let remark = "0.0, 1.0 were 1g.10gb and will be 4g.40gb. Check scripts that use these names.";
+    let remark =
+        "0.0 and 1.0 were 1g.10gb and will be 4g.40gb. Check scripts that use these names.";
     let path = sim.profile(&after);
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_contains(&plan.stderr, remark);

@@ -170,7 +170,7 @@ fn settings_that_somebody_changed() {
     drop(client);
 }
 
-/// `status` asks no idle daemon: it says that it did not, and `doctor` asks.
+/// `status` asks no idle daemon for its settings, and JSON says so; `doctor` asks.
 #[test]
 fn settings_are_read_back_or_shown_as_configured() {
     let settings = "active-thread-percentage = 25\npinned-memory-limit = \"2G\"";
@@ -181,7 +181,7 @@ fn settings_are_read_back_or_shown_as_configured() {
         let mut words = text.lines().nth(1).unwrap().split_whitespace();
         [(); 3].map(|()| words.next().unwrap().to_owned())
     };
-    assert_eq!(cells(&sim), ["(25%)", "(2G)", "(normal)"]);
+    assert_eq!(cells(&sim), ["25%", "2G", "normal"]);
     let device = sim.device("0");
     assert_eq!(device["settings_read_back"], false);
     assert_eq!(device["active_thread_percentage"], 25.0);

@@ -15,7 +15,7 @@ fn a_setting_changed_by_hand_is_drift() {
     let ran = sim.up(SMALL, &["--yes"]).ended(0);
     assert_contains(
         &ran.stdout,
-        "active-thread-percentage from 10 in the daemon to 100",
+        "active-thread-percentage  10 in the daemon → 100",
     );
     sim.up_does_nothing(SMALL);
 }

@@ -77,7 +77,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let drift = sim.run(&plan).ended(3).stdout;
     assert_contains(
         &drift,
-        "pinned-memory-limit from none (set by hand) to 1536M",
+        "pinned-memory-limit       none (set by hand) → 1536M",
     );
     sim.up(PROFILE, &[]).ended(0);
     sim.run(&plan).ended(0);

@@ -281,7 +281,7 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let plan = sim.run(&["plan", more]).ended(0).stdout;
     assert_contains(
         &plan,
-        "from 20G to 30G; the device has 9728 MiB, so this limits nothing): 0.0, 1.0\n",
+        "(the device has 9728 MiB, so this limits nothing): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
     );
     for (option, devices) in [
         (&[][..], "0.0, 1.0, which have 9728 MiB"),
