@@ -25,7 +25,7 @@ use crate::features::doctor::DoctorDocument;
 #[cfg(feature = "kubernetes")]
 use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
-use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
+use crate::features::manual::{HelpSubjects, TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
     self, Environment, HELPERS, Host, Phase, check_kernel, exit_immediately, raise_open_files,
     raise_stack,
@@ -227,22 +227,7 @@ pub fn command() -> clap::Command {
         .iter()
         .flat_map(|(_, names)| names.iter().copied())
         .collect();
-    let commands = names.iter().map(|&name| {
-        let command = program.find_subcommand(name);
-        let about = command.and_then(clap::Command::get_about);
-        PossibleValue::new(name)
-            .aliases(render::words_for(name))
-            .help(about.cloned().unwrap_or_default())
-    });
-    let topics = TOPICS
-        .iter()
-        .filter(|topic| !names.contains(&topic.name))
-        .map(|topic| {
-            PossibleValue::new(topic.name)
-                .aliases(render::words_for(&format!("help {}", topic.name)))
-                .help(topic.about)
-        });
-    let subjects = PossibleValuesParser::new(commands.chain(topics).collect::<Vec<_>>());
+    let subjects = HelpSubjects::of(&program, &names);
     let documents = PossibleValuesParser::new(
         DOCUMENTS
             .iter()
@@ -367,7 +352,8 @@ fn wants_json() -> bool {
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
 fn report_parse_error(error: &clap::Error) -> ExitStatus {
     let is_of_program = own_arguments().iter().all(|word| word.starts_with('-'));
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    let has_options_only = is_of_program && error.kind() == ErrorKind::MissingSubcommand;
+    if has_options_only || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         if !is_of_program {
             error.exit();
         }
