@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::args::own_arguments;
 use crate::commands::schema::Document;
 use crate::commands::status::with_problems;
-use crate::commands::{Context, add_way_back_hint, devices_hint, warn_of_changeable_programs};
+use crate::commands::{Context, add_way_back_hint, known_devices, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, ErrorContext as _, Result};
 use crate::failure::ExitStatus;
@@ -275,9 +275,12 @@ fn run_command_line() -> ExitStatus {
         return report_early_error(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
-    if HELPERS.iter().any(|helper| first == *helper) {
+    // With other arguments than theirs, somebody looks for a command.
+    if HELPERS.iter().any(|helper| first == *helper)
+        && let Ok(helper) = InternalCommand::try_parse()
+    {
         reset_signals();
-        return match InternalCommand::parse().run() {
+        return match helper.run() {
             Ok(()) => ExitStatus::Done,
             Err(error) => report_error(&error),
         };
@@ -375,8 +378,8 @@ fn report_parse_error(error: &clap::Error) -> ExitStatus {
             Err(error) => report_error(&error.into()),
         };
     }
-    let devices = || devices_hint(&Environment::read());
-    let Message { what, hints } = render::usage_error(error, &mut command(), devices);
+    let devices = || known_devices(&Environment::read());
+    let Message { what, hints } = render::usage_error(error, &mut command(), &devices);
     report_early_error(CommandError {
         hints,
         ..CommandError::new(ExitStatus::Usage, what)
