@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::args::own_arguments;
 use crate::commands::schema::Document;
 use crate::commands::status::with_problems;
-use crate::commands::{Context, add_way_back_hint, devices_hint, warn_of_changeable_programs};
+use crate::commands::{Context, add_way_back_hint, known_devices, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, ErrorContext as _, Result};
 use crate::failure::ExitStatus;
@@ -25,7 +25,7 @@ use crate::features::doctor::DoctorDocument;
 #[cfg(feature = "kubernetes")]
 use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
-use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
+use crate::features::manual::{HelpSubjects, TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
     self, Environment, HELPERS, Host, Phase, check_kernel, exit_immediately, raise_open_files,
     raise_stack,
@@ -227,22 +227,7 @@ pub fn command() -> clap::Command {
         .iter()
         .flat_map(|(_, names)| names.iter().copied())
         .collect();
-    let commands = names.iter().map(|&name| {
-        let command = program.find_subcommand(name);
-        let about = command.and_then(clap::Command::get_about);
-        PossibleValue::new(name)
-            .aliases(render::words_for(name))
-            .help(about.cloned().unwrap_or_default())
-    });
-    let topics = TOPICS
-        .iter()
-        .filter(|topic| !names.contains(&topic.name))
-        .map(|topic| {
-            PossibleValue::new(topic.name)
-                .aliases(render::words_for(&format!("help {}", topic.name)))
-                .help(topic.about)
-        });
-    let subjects = PossibleValuesParser::new(commands.chain(topics).collect::<Vec<_>>());
+    let subjects = HelpSubjects::of(&program, &names);
     let documents = PossibleValuesParser::new(
         DOCUMENTS
             .iter()
@@ -290,9 +275,12 @@ fn run_command_line() -> ExitStatus {
         return report_early_error(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
-    if HELPERS.iter().any(|helper| first == *helper) {
+    // With other arguments than theirs, somebody looks for a command.
+    if HELPERS.iter().any(|helper| first == *helper)
+        && let Ok(helper) = InternalCommand::try_parse()
+    {
         reset_signals();
-        return match InternalCommand::parse().run() {
+        return match helper.run() {
             Ok(()) => ExitStatus::Done,
             Err(error) => report_error(&error),
         };
@@ -367,7 +355,8 @@ fn wants_json() -> bool {
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
 fn report_parse_error(error: &clap::Error) -> ExitStatus {
     let is_of_program = own_arguments().iter().all(|word| word.starts_with('-'));
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    let has_options_only = is_of_program && error.kind() == ErrorKind::MissingSubcommand;
+    if has_options_only || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         if !is_of_program {
             error.exit();
         }
@@ -389,8 +378,8 @@ fn report_parse_error(error: &clap::Error) -> ExitStatus {
             Err(error) => report_error(&error.into()),
         };
     }
-    let devices = || devices_hint(&Environment::read());
-    let Message { what, hints } = render::usage_error(error, &mut command(), devices);
+    let devices = || known_devices(&Environment::read());
+    let Message { what, hints } = render::usage_error(error, &mut command(), &devices);
     report_early_error(CommandError {
         hints,
         ..CommandError::new(ExitStatus::Usage, what)

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::model::{Incomplete, Model};
+use super::no_mig::names_gpu_without_mig;
 use crate::host::closest_match;
 
 /// A file for each model, named for its key.
@@ -157,15 +158,23 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
         return Ok(one);
     }
     let keys: Vec<&str> = candidates.iter().map(|model| model.key.as_str()).collect();
-    Err(UnknownModel(if keys.is_empty() {
-        let near = suggest_key(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
-        format!(
-            "no model with MIG is called \"{word}\"{}; mig-mps check --models lists all",
-            near.unwrap_or_default()
-        )
-    } else {
-        format!("\"{word}\" can be {}: write one of these", keys.join(", "))
-    }))
+    Err(UnknownModel(
+        if keys.is_empty() && names_gpu_without_mig(&wanted) {
+            format!(
+                "\"{word}\" has no MIG: the built-in profile whole-gpu is for such GPUs; mig-mps check --models lists the \
+             models with MIG"
+            )
+        } else if keys.is_empty() {
+            let near =
+                suggest_key(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
+            format!(
+                "no model with MIG is called \"{word}\"{}; mig-mps check --models lists all",
+                near.unwrap_or_default()
+            )
+        } else {
+            format!("\"{word}\" can be {}: write one of these", keys.join(", "))
+        },
+    ))
 }
 
 /// Returns the model that was probably meant: one of whose words none is missing, or else one that is nearly spelled so.
@@ -384,7 +393,18 @@ mod tests {
         let several = find_model("A100").unwrap_err().to_string();
         assert!(several.contains("a100-40gb, a100-80gb"), "{several}");
         assert!(!several.contains("h100"), "{several}");
-        for none in ["", "-", "v100", "h"] {
+        for without in [
+            "l4",
+            "Tesla T4",
+            "V100",
+            "rtx 4090",
+            "RTX3080Ti",
+            "NVIDIA A40",
+        ] {
+            let unknown = find_model(without).unwrap_err().to_string();
+            assert!(unknown.contains("has no MIG"), "{unknown}");
+        }
+        for none in ["", "-", "x100", "h", "é"] {
             let unknown = find_model(none).unwrap_err().to_string();
             assert!(unknown.contains("no model with MIG is called"), "{unknown}");
         }

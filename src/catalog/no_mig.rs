@@ -10,6 +10,32 @@ pub struct NoMig {
     pub remedy: &'static str,
 }
 
+/// The names of GPUs whose models have no MIG, besides `GeForce`.
+const WITHOUT_MIG: [&str; 30] = [
+    "a2", "a10", "a10g", "a10m", "a16", "a40", "a2000", "a4000", "a4500", "a5000", "a5500",
+    "a6000", "k80", "l2", "l4", "l20", "l40", "l40g", "l40s", "m10", "m60", "p4", "p40", "p100",
+    "t4", "t4g", "t1000", "titan", "v100", "v100s",
+];
+
+/// True if these words, in small letters, name a GPU whose model has no MIG.
+pub(super) fn names_gpu_without_mig(words: &[String]) -> bool {
+    let is_geforce = |word: &str| {
+        let is_series = |start: &&str| word.strip_prefix(*start).is_some_and(is_geforce_number);
+        ["rtx", "gtx", ""].iter().any(is_series)
+    };
+    words
+        .iter()
+        .any(|word| WITHOUT_MIG.contains(&word.as_str()) || is_geforce(word))
+}
+
+/// True for the number of a `GeForce` model, such as `4090` or `3080ti`.
+fn is_geforce_number(text: &str) -> bool {
+    let (series, model) = text.split_at(text.len().min(2));
+    let model = model.strip_suffix("ti").unwrap_or(model);
+    ["10", "16", "20", "30", "40", "50"].contains(&series)
+        && ["50", "60", "70", "80", "90"].contains(&model)
+}
+
 /// Returns the reason for a GPU with this product name; `None` if no model of that name has MIG.
 pub fn explain_no_mig(product: &str, driver: &str) -> Option<NoMig> {
     let is_named = |names: &[String]| names.iter().any(|name| name == product);

@@ -60,7 +60,7 @@ impl Failure for LimitExceeded {
 
     fn hint(&self) -> Option<String> {
         Some(format!(
-            "use {} {}, or let the device have more: mig-mps set DEVICE {}={}",
+            "use {} {}; the owner of the device can allow more: mig-mps set DEVICE {}={}",
             self.option, self.allowed, self.key, self.wanted
         ))
     }

@@ -1,5 +1,6 @@
 //! Arguments that several commands have: devices, consent, limits, profiles, durations.
 
+use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io::ErrorKind;
@@ -13,6 +14,7 @@ use jiff::fmt::friendly::SpanParser;
 use super::drain::DEFAULT_FORCE_SECONDS;
 use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Result, usage_error};
+use crate::geometry::ProfileName;
 use crate::host::{closest_match, quote_for_shell, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError};
@@ -48,6 +50,13 @@ impl DeviceArgs {
         parse: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<(Self, Vec<T>)> {
         let gpus = gpus.to_vec();
+        if gpus.is_empty() && first.contains(',') && !first.contains('[') {
+            return Err(
+                usage_error("the command takes one device, or one glob").with_hint(
+                    "run the command once for each device, or use a glob such as 'trainer-*'",
+                ),
+            );
+        }
         if gpus.is_empty() {
             let words = vec![first.to_owned()];
             return Ok((Self { words, gpus }, others.to_vec()));
@@ -260,31 +269,48 @@ impl ProfileSource {
 
 /// Names the built-in profile, or the file beside it, that was probably meant instead of a missing file.
 fn suggest_profile(word: &str) -> String {
+    let path = Path::new(word);
+    let with_extension = path.with_extension("toml");
+    if with_extension.is_file() {
+        let shown = with_extension.display().to_string();
+        return format!("did you mean {}?", quote_for_shell(&shown));
+    }
+    if word.parse::<ProfileName>().is_ok() {
+        return format!(
+            "{word} is a size of MIG devices: mig-mps init writes a profile with sizes that fit"
+        );
+    }
     let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
     if let Some(near) = closest_match(word.trim_end_matches(".toml"), names.iter().copied()) {
         return format!("did you mean the built-in profile {near}?");
     }
-    match find_similar_file(Path::new(word)) {
-        Some(near) => format!("did you mean {}?", quote_for_shell(&near)),
-        None => format!("the built-in profiles are {}", names.join(", ")),
-    }
+    similar_file_hint(path, &["toml"])
+        .unwrap_or_else(|| format!("the built-in profiles are {}", names.join(", ")))
 }
 
-/// Returns the path of a profile in the same directory whose name is similar.
-fn find_similar_file(path: &Path) -> Option<String> {
-    let stem = path.file_stem()?.to_str()?;
+/// Names the file with one of these extensions, in the same directory, that was probably meant instead of a missing file.
+pub fn similar_file_hint(path: &Path, extensions: &[&str]) -> Option<String> {
     let directory = path.parent()?;
     let is_here = directory == Path::new("");
     let entries = fs::read_dir(if is_here { Path::new(".") } else { directory });
-    let stems: Vec<String> = entries
+    let names: Vec<String> = entries
         .ok()?
         .flatten()
-        .map(|entry| entry.file_name())
-        .filter_map(|name| name.into_string().ok())
-        .filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| {
+            let extension = Path::new(name).extension().and_then(OsStr::to_str);
+            extension.is_some_and(|extension| extensions.contains(&extension))
+        })
         .collect();
-    let near = closest_match(stem, stems.iter().map(String::as_str))?;
-    Some(directory.join(format!("{near}.toml")).to_str()?.to_owned())
+    let stem = |name: &str| Some(Path::new(name).file_stem()?.to_str()?.to_owned());
+    let stems: Vec<String> = names.iter().filter_map(|name| stem(name)).collect();
+    let own = stem(path.file_name()?.to_str()?)?;
+    let near = closest_match(&own, stems.iter().map(String::as_str))?;
+    let name = names
+        .iter()
+        .find(|name| stem(name).as_deref() == Some(near))?;
+    let shown = directory.join(name).display().to_string();
+    Some(format!("did you mean {}?", quote_for_shell(&shown)))
 }
 
 /// Parses a duration such as `30s`, `5m`, `1h30m` or `2d`; a number alone counts seconds.

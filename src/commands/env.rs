@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum};
 use super::Context;
 use super::cdi::remark_on_nvidias_file;
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
-use crate::error::{Result, command_error, usage_error};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, quote_for_shell};
-use crate::node::{Node, Served, observe_records};
+use crate::node::{Node, ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
 use crate::settings::Serve;
@@ -183,11 +183,16 @@ pub fn check_utf8(variables: &Variables) -> Result<()> {
 
 /// Finds the one device with a record that a word means.
 pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
-    let names = node.resolve_words(&[word.to_owned()])?;
+    let names = node
+        .resolve_words(&[word.to_owned()])
+        .map_err(|error| CommandError {
+            hints: error.hint_for_one().into_iter().collect(),
+            ..error.into()
+        })?;
     let [name] = names.as_slice() else {
         let what = format!("{word} means several devices: {}", names.join(", "));
         let error = usage_error(what);
-        return Err(error.with_hint("name one device; mig-mps run --any takes one that is free"));
+        return Err(error.with_hint(ONE_DEVICE_HINT));
     };
     node.served_named(name).ok_or_else(|| {
         command_error(format_args!("no daemon serves {name}"))

@@ -1,6 +1,6 @@
 //! `mig-mps kill`
 
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 
 use super::Context;
 use super::args::{ConsentArgs, DeviceArgs, number};
@@ -119,6 +119,10 @@ fn invalid_pid_error(
     environment: &Environment,
 ) -> CommandError {
     let error = usage_error(format_args!("{word} is not a process id: {why}"));
+    let first = devices.words.first().map_or("", String::as_str);
+    if Signal::from_str(first, true).is_ok() {
+        return error.with_hint(format!("write --signal={first}, with an equals sign"));
+    }
     let Ok(node) = observe(environment, Detail::STATUS) else {
         return error;
     };
@@ -137,31 +141,32 @@ fn invalid_pid_error(
             error.with_hint(CLIENTS_HINT)
         };
     };
+    let is_meant = |client: &Client| has_user_or_program(client, word);
+    error.with_hint(match commands_for_clients(&node, &names, is_meant) {
+        None => CLIENTS_HINT.to_owned(),
+        Some(commands) => format!("for the clients of {word}: {commands}"),
+    })
+}
+
+/// Returns the commands that end the work of these clients of devices; `None` without such clients.
+fn commands_for_clients(
+    node: &Node,
+    names: &[String],
+    is_meant: impl Fn(&Client) -> bool,
+) -> Option<String> {
     let mut commands = Vec::new();
     for served in names.iter().filter_map(|name| node.served_named(name)) {
-        let pids: Vec<String> = served
-            .clients
-            .as_slice()
-            .iter()
-            .filter(|client| has_user_or_program(client, word))
+        let clients = served.clients.as_slice().iter();
+        let pids: Vec<String> = clients
+            .filter(|client| is_meant(client))
             .filter_map(|client| Some(client.pid?.to_string()))
             .collect();
         if !pids.is_empty() {
-            commands.push(format!(
-                "mig-mps kill {} {}",
-                served.record.name,
-                pids.join(" ")
-            ));
+            let name = &served.record.name;
+            commands.push(format!("mig-mps kill {name} {}", pids.join(" ")));
         }
     }
-    if commands.is_empty() {
-        error.with_hint(CLIENTS_HINT)
-    } else {
-        error.with_hint(format!(
-            "for the clients of {word}: {}",
-            commands.join("; ")
-        ))
-    }
+    (!commands.is_empty()).then(|| commands.join("; "))
 }
 
 const CLIENTS_HINT: &str = "mig-mps status shows the clients of each device";
@@ -174,43 +179,35 @@ fn has_user_or_program(client: &Client, word: &str) -> bool {
         || (!program.is_empty() && program.rsplit('/').next() == Some(word))
 }
 
-/// The error if only one word is given: a device, or by mistake a pid.
+/// The error if only one word is given: a device, or by mistake a pid, a user or a program.
 fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     let what = "mig-mps kill needs DEVICE and PID";
-    let is_pid = parse_pid(word).is_ok();
-    let node = is_pid.then(|| observe(environment, Detail::STATUS));
-    let (name, is_device) = match &node {
-        Some(Ok(node)) => (
-            device_with_client(word, node),
-            node.device_named(word).is_some(),
-        ),
-        _ => (None, true),
+    let Ok(node) = observe(environment, Detail::STATUS) else {
+        return usage_error(what).with_hint(CLIENTS_HINT);
     };
-    match name {
-        Some(name) => usage_error(what).with_hint(format!(
-            "{word} is a client of {name}: mig-mps kill {name} {word}"
-        )),
-        None if is_device => usage_error(what).with_hint(format!(
-            "mig-mps kill {word} PID; mig-mps status shows the clients of each device"
-        )),
-        None => usage_error(format!(
-            "{what}: no device is called {word}, and status shows no client with that pid"
-        ))
-        .with_hint(CLIENTS_HINT),
+    if let Ok([name]) = node.resolve_words(&[word.to_owned()]).as_deref() {
+        let names = [name.clone()];
+        return usage_error(what).with_hint(match commands_for_clients(&node, &names, |_| true) {
+            None => format!("{name} has no clients"),
+            Some(command) => format!("for every client of {name}: {command}"),
+        });
     }
-}
-
-/// Returns the name of the device with a client that has this pid.
-fn device_with_client(word: &str, node: &Node) -> Option<String> {
-    let served = node.served().find(|served| {
-        served
-            .clients
-            .as_slice()
-            .iter()
-            .filter_map(|client| client.pid)
-            .any(|pid| pid.to_string() == word)
-    })?;
-    Some(served.record.name.clone())
+    let names: Vec<String> = node
+        .served()
+        .map(|served| served.record.name.clone())
+        .collect();
+    let is_pid = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
+    if let Some(command) = commands_for_clients(&node, &names, is_pid) {
+        return usage_error(what).with_hint(format!("pid {word} is a client: {command}"));
+    }
+    let is_meant = |client: &Client| has_user_or_program(client, word);
+    if let Some(commands) = commands_for_clients(&node, &names, is_meant) {
+        return usage_error(what).with_hint(format!("for the clients of {word}: {commands}"));
+    }
+    usage_error(format!(
+        "{what}: no device is called {word}, and status shows no such client"
+    ))
+    .with_hint(CLIENTS_HINT)
 }
 
 /// A client that has left between the plan and its turn is no mistake.

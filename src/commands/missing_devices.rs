@@ -5,8 +5,9 @@ use crate::apply::ApplyError;
 use crate::client::NoAccess;
 use crate::error::CommandError;
 use crate::host::Environment;
-use crate::node::{NoSuchDevice, Node, observe};
+use crate::node::{NoSuchDevice, Node, observe, observe_records};
 use crate::plan::{self, Refusal, Start};
+use crate::profile::ProfileError;
 use crate::state::{DeviceRecord, Origin, ProfileHistory, RunDir, StoppedDevice};
 
 /// The starts of the devices that the applied profile has and no daemon serves.
@@ -112,6 +113,31 @@ fn has_no_daemon_or_device(error: &CommandError, command: &str) -> bool {
     !is_passing && !error.is::<ApplyError>() && COMMANDS_WITH_OWN_HINT.contains(&command)
 }
 
+/// Adds to the error of a profile that does not exist that its name is that of a device.
+fn with_device_for_profile(
+    mut error: CommandError,
+    environment: &Environment,
+    command: &str,
+    words: &[String],
+) -> CommandError {
+    if !matches!(
+        error.error.downcast_ref(),
+        Some(ProfileError::Unreadable { .. })
+    ) {
+        return error;
+    }
+    let Ok(node) = observe_records(environment) else {
+        return error;
+    };
+    let mut names = node.served().map(|served| &served.record.name);
+    if let Some(name) = names.find(|name| words.contains(name)) {
+        error.hints = vec![format!(
+            "{name} is a device with a daemon; {command} takes a profile: a TOML file, or a built-in one"
+        )];
+    }
+    error
+}
+
 /// Adds to the error of a command that names such a device how it comes back. `words` are those of the command line.
 pub fn add_way_back_hint(
     mut error: CommandError,
@@ -124,12 +150,14 @@ pub fn add_way_back_hint(
     if error.is_chosen || words.is_empty() || !has_no_daemon_or_device(&error, command) {
         return error;
     }
-    let Some(unserved) = UnservedDevices::find(environment, None) else {
-        return error;
-    };
+    let unserved = UnservedDevices::find(environment, None);
     let is_named = |start: &&Start| words.contains(&start.name);
-    let Some(start) = unserved.starts.iter().find(is_named) else {
-        return error;
+    let named = unserved.as_ref().and_then(|unserved| {
+        let start = unserved.starts.iter().find(is_named)?;
+        Some((unserved, start))
+    });
+    let Some((unserved, start)) = named else {
+        return with_device_for_profile(error, environment, command, words);
     };
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };

@@ -44,7 +44,7 @@ use crate::node::{Detail, NoSuchDevice, Node, lost_gpu_hint, observe, observe_re
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::Profile;
-use crate::render::{note, print};
+use crate::render::{KnownDevices, note, print};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
@@ -97,18 +97,32 @@ pub fn detail_for(profile: &Profile) -> Detail {
     }
 }
 
-/// Names the devices that a command without a device may mean.
-pub fn devices_hint(environment: &Environment) -> Option<String> {
-    let node = observe_records(environment).ok()?;
+/// Returns the devices that a command without a device may mean.
+pub fn known_devices(environment: &Environment) -> KnownDevices {
+    let Ok(node) = observe_records(environment) else {
+        return KnownDevices::default();
+    };
     let known: Vec<String> = node
         .served()
         .map(|served| served.record.name.clone())
         .collect();
-    if known.is_empty() {
-        return Some("no device has a daemon: mig-mps up PROFILE starts daemons".to_owned());
-    }
+    let stopped = node
+        .stopped
+        .iter()
+        .map(|(_, stopped)| stopped.record.name.clone());
+    let stopped: Vec<String> = stopped.filter(|name| !known.contains(name)).collect();
+    let names = [known.clone(), stopped.clone()].concat();
     let wanted = String::new();
-    NoSuchDevice::Unknown { wanted, known }.hint()
+    let hint = if known.is_empty() {
+        Some("no device has a daemon: mig-mps up PROFILE starts daemons".to_owned())
+    } else {
+        NoSuchDevice::Unknown { wanted, known }.hint()
+    };
+    KnownDevices {
+        names,
+        stopped,
+        hint,
+    }
 }
 
 /// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.

@@ -8,8 +8,8 @@ use super::cdi_file::CdiRequest;
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::missing_devices::with_unserved_devices;
-use super::{Context, own_directories};
-use crate::error::{Result, usage_error};
+use super::{Context, known_devices, own_directories};
+use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::Node;
@@ -61,11 +61,7 @@ pub(super) fn start_daemons(
 ) -> Result<ExitStatus> {
     let (environment, consent) = (context.environment, request.consent);
     if request.devices.is_empty() {
-        let error = usage_error("no device is named");
-        return Err(error.with_hint(format!(
-            "mig-mps {} DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile",
-            request.command
-        )));
+        return Err(no_device_error(request.command, environment));
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, consent)?;
@@ -86,6 +82,23 @@ pub(super) fn start_daemons(
         return follow_change(ended, environment);
     }
     ended
+}
+
+/// The error of a command without a device: names those that it can be about.
+fn no_device_error(command: &str, environment: &Environment) -> CommandError {
+    let known = known_devices(environment);
+    let names = match command {
+        "start" if known.stopped.is_empty() => Some("no device is stopped".to_owned()),
+        "start" => Some(format!("stopped: {}", known.stopped.join(", "))),
+        _ => known.hint,
+    };
+    let error = usage_error("no device is named").with_hint(format!(
+        "mig-mps {command} DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile"
+    ));
+    match names {
+        Some(names) => error.with_hint(names),
+        None => error,
+    }
 }
 
 /// Shows the devices after the change.

@@ -5,13 +5,14 @@ use clap::Args;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::{Change, ChangeOptions};
 use super::{Context, own_directories, remark_on_plan};
-use crate::error::Result;
+use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::join_words;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
 use crate::render::note;
+use crate::settings::KEYS;
 use crate::state::RunDir;
 
 /// Change settings of a running daemon
@@ -36,10 +37,14 @@ pub struct SetArgs {
 }
 
 fn keys() -> String {
-    format!(
-        "Settings: {}",
-        join_words(&SettingAssignment::live_keys(), "or")
-    )
+    let live = KEYS.iter().filter(|key| key.is_live());
+    let names: Vec<String> = live
+        .map(|key| match key.short_name() {
+            Some(short) => format!("{} ({short})", key.name),
+            None => key.name.to_owned(),
+        })
+        .collect();
+    format!("Settings: {}", join_words(&names, "or"))
 }
 
 /// Changes settings of a running daemon.
@@ -48,6 +53,10 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let (devices, settings) =
         DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.settings, str::parse)?;
+    SettingAssignment::check_names(&settings).map_err(|problem| CommandError {
+        status: ExitStatus::Usage,
+        ..problem.into()
+    })?;
     let directories = own_directories(environment, &args.consent)?;
     let options = ChangeOptions::new(environment, &directories, &args.consent);
     let outcome = options.run(&mut SetChange {

@@ -60,7 +60,14 @@ pub fn closest_match<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -
     known
         .into_iter()
         .filter_map(|candidate| {
-            let most = (candidate.len().max(word.len()) / 2).max(1);
+            let longer = candidate.len().max(word.len());
+            // Half of a longer word that begins so may be left out.
+            let most = if candidate.starts_with(word) {
+                longer / 2
+            } else {
+                longer * 2 / 5
+            };
+            let most = most.max(1);
             // The distance is at least the difference in length: most of a long word is never looked at.
             if candidate.chars().count().abs_diff(length) > most {
                 return None;

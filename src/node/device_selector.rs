@@ -133,7 +133,12 @@ pub enum NoSuchDevice {
     },
     /// No record has this name, UUID or GPU, and nobody has looked for devices without one.
     #[error("{what}")]
-    NotServed { what: String, hint: String },
+    NotServed {
+        what: String,
+        hint: String,
+        /// The hint for a command that takes one device.
+        hint_for_one: String,
+    },
     /// There is no GPU with this index, or it has no device.
     #[error("{}", no_device_on(*index, gpus))]
     OfGpu {
@@ -170,23 +175,52 @@ pub enum NoSuchDevice {
 }
 
 impl NoSuchDevice {
-    /// Returns the error for a name or a GPU of which no record is. `served` names those of records, if there are any;
-    /// `unread` is the reason why a record cannot be read.
-    pub(super) fn not_served(what: &str, served: Option<String>, unread: Option<&str>) -> Self {
+    /// Returns the error for a name or a GPU of which no record is. `served` names those of records for a command that
+    /// takes so many devices, if there are any; `unread` is the reason why a record cannot be read.
+    pub(super) fn not_served(
+        what: &str,
+        served: impl Fn(Takes) -> Option<String>,
+        unread: Option<&str>,
+    ) -> Self {
         let seen = unread.map_or_else(String::new, |why| format!(" that can be seen: {why}"));
-        let hint = match (unread, served) {
+        let hint = |takes| {
+            match (unread, served(takes)) {
             (Some(_), _) => "mig-mps doctor checks directories and records".to_owned(),
             (None, Some(served)) => format!("{served}; mig-mps list shows all devices"),
             (None, None) => {
                 "no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices"
                     .to_owned()
             }
+        }
         };
         Self::NotServed {
             what: format!("no daemon serves {what}{seen}"),
-            hint,
+            hint: hint(Takes::Several),
+            hint_for_one: hint(Takes::One),
         }
     }
+
+    /// Returns the hint for a command that takes one device, without `--gpu` and globs.
+    pub fn hint_for_one(&self) -> Option<String> {
+        match self {
+            Self::Unknown { wanted, known } if !known.is_empty() => {
+                Some(known_devices_hint(wanted, known, "device", Takes::One))
+            }
+            Self::NotServed { hint_for_one, .. } => Some(hint_for_one.clone()),
+            Self::OfOneGpu { .. } | Self::Ambiguous { .. } => Some(ONE_DEVICE_HINT.to_owned()),
+            _ => self.hint(),
+        }
+    }
+}
+
+/// The hint for several devices in the place of one.
+pub const ONE_DEVICE_HINT: &str = "name one device; mig-mps run --any takes one that is free";
+
+/// The number of devices that a command takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    One,
+    Several,
 }
 
 impl Failure for NoSuchDevice {
@@ -200,7 +234,9 @@ impl Failure for NoSuchDevice {
                 "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
                     .to_owned()
             }
-            Self::Unknown { wanted, known } => known_devices_hint(wanted, known, "device"),
+            Self::Unknown { wanted, known } => {
+                known_devices_hint(wanted, known, "device", Takes::Several)
+            }
             Self::NotServed { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
@@ -252,21 +288,15 @@ pub(super) const DEVICE_WITH_LOGS: &str = "device with logs";
 const MAX_LISTED_NAMES: usize = 8;
 
 /// Names the devices, or the nearest of many.
-pub(super) fn known_devices_hint(wanted: &str, known: &[String], kind: &str) -> String {
-    let lower = wanted.to_ascii_lowercase();
-    let index = lower.strip_prefix("gpu");
-    // More digits are the beginning of a UUID.
-    let index = index
-        .map(|rest| rest.trim_start_matches('-'))
-        .filter(|index| is_index(index) && index.len() < 4);
-    if lower == "all" {
-        return "'*' takes every device".to_owned();
-    }
-    if let Some(index) = index {
-        return format!("--gpu {index} takes every device of GPU {index}");
-    }
-    if wanted.contains(',') {
-        return format!("separate devices by blanks: {}", wanted.replace(',', " "));
+pub(super) fn known_devices_hint(
+    wanted: &str,
+    known: &[String],
+    kind: &str,
+    takes: Takes,
+) -> String {
+    let several = (takes == Takes::Several).then(|| several_devices_hint(wanted));
+    if let Some(hint) = several.flatten() {
+        return hint;
     }
     let near = closest_match(wanted, known.iter().map(String::as_str))
         .filter(|near| known.len() > MAX_LISTED_NAMES || near.contains(char::is_alphabetic))
@@ -282,6 +312,24 @@ pub(super) fn known_devices_hint(wanted: &str, known: &[String], kind: &str) -> 
         _ => format!("mig-mps status lists the {} devices", known.len()),
     };
     near.unwrap_or_default() + &all
+}
+
+/// Returns how several devices are named, for a word that seems to mean several.
+fn several_devices_hint(wanted: &str) -> Option<String> {
+    let lower = wanted.to_ascii_lowercase();
+    let index = lower.strip_prefix("gpu");
+    // More digits are the beginning of a UUID.
+    let index = index
+        .map(|rest| rest.trim_start_matches('-'))
+        .filter(|index| is_index(index) && index.len() < 4);
+    if lower == "all" {
+        return Some("'*' takes every device".to_owned());
+    }
+    if let Some(index) = index {
+        return Some(format!("--gpu {index} takes every device of GPU {index}"));
+    }
+    let is_list = wanted.contains(',');
+    is_list.then(|| format!("separate devices by blanks: {}", wanted.replace(',', " ")))
 }
 
 /// Returns the hint about `--gpu 0,1`.

@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_selector::{is_index, repeat_gpu_hint};
+use super::device_selector::{is_index, known_devices_hint, repeat_gpu_hint};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;
@@ -97,6 +97,9 @@ fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
     {
         return Some(WordMeaning::Instance(of_gpu(gpu)?, instance, Some(compute)));
     }
+    if let Some(meaning) = parse_numbers(word) {
+        return Some(meaning);
+    }
     if let Some(mark) = parse_gpu_mark(word) {
         return Some(WordMeaning::Gpu(mark));
     }
@@ -107,6 +110,33 @@ fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
         return Some(WordMeaning::Listed(gpu, nth));
     }
     parse_profile(word).map(WordMeaning::Profile)
+}
+
+/// Reads the numbers of a GPU, a GPU instance and a compute instance as nvidia-smi shows them: `0 7 0`, `GPU 0 GI 7 CI 0`,
+/// `gpu0/gi7`.
+fn parse_numbers(word: &str) -> Option<WordMeaning<'static>> {
+    let lower = word.to_ascii_lowercase();
+    let mut numbers = Vec::new();
+    for part in lower.split([' ', '/']).filter(|part| !part.is_empty()) {
+        let digits = part.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        if !["", "gpu", "gi", "ci"].contains(&part.strip_suffix(digits)?) {
+            return None;
+        }
+        if !digits.is_empty() {
+            numbers.push(parse_index(digits)?);
+        }
+    }
+    match numbers[..] {
+        [gpu, instance, compute] => Some(WordMeaning::Instance(
+            GpuMark::Index(gpu),
+            instance,
+            Some(compute),
+        )),
+        [gpu, instance] if lower.contains("gi") => {
+            Some(WordMeaning::Instance(GpuMark::Index(gpu), instance, None))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the number in the name of a capability's file, such as `/dev/nvidia-caps/nvidia-cap12`.
@@ -219,6 +249,34 @@ impl Node {
             .collect()
     }
 
+    /// Returns the error for a word that means none of the devices that have records: those are `known`.
+    pub(super) fn not_served_error(&self, word: &str, known: &[String]) -> NoSuchDevice {
+        // Records do not have the numbers of instances.
+        let of_gpu = self.hint_for_instance(word);
+        let served = |takes| {
+            let kind = "device with a daemon";
+            let all = (!known.is_empty()).then(|| known_devices_hint(word, known, kind, takes));
+            of_gpu.clone().or(all)
+        };
+        let what = format!("\"{word}\"");
+        NoSuchDevice::not_served(&what, served, self.first_unread_reason())
+    }
+
+    /// Names the devices of the GPU on which a word means an instance; `None` for another word.
+    fn hint_for_instance(&self, word: &str) -> Option<String> {
+        let (WordMeaning::Instance(mark, ..) | WordMeaning::Listed(mark, _)) =
+            parse_word(strip_affixes(word))?
+        else {
+            return None;
+        };
+        let gpu = self.index_with(mark)?;
+        let names = self.names_on(gpu).ok()?;
+        Some(match names.as_slice() {
+            [only] => format!("the only device of GPU {gpu} is {only}"),
+            several => format!("the devices of GPU {gpu} are {}", several.join(", ")),
+        })
+    }
+
     /// Returns the index of the GPU with that mark; of a unique beginning of its UUID.
     fn index_with(&self, mark: GpuMark<'_>) -> Option<u32> {
         let mut indices: Vec<u32> = match mark {
@@ -290,7 +348,11 @@ impl Node {
             } else {
                 "name the device as mig-mps status lists it".to_owned()
             };
-            NoSuchDevice::NotServed { what, hint }
+            NoSuchDevice::NotServed {
+                what,
+                hint_for_one: hint.clone(),
+                hint,
+            }
         } else if is_mark && let Some((_, why)) = lost.next() {
             NoSuchDevice::Lost(format!(
                 "no GPU that can be read is called \"{word}\"; {why}"
@@ -348,6 +410,18 @@ mod tests {
             (
                 "0/7/0",
                 WordMeaning::Instance(GpuMark::Index(0), 7, Some(0)),
+            ),
+            (
+                "0 7 0",
+                WordMeaning::Instance(GpuMark::Index(0), 7, Some(0)),
+            ),
+            (
+                "GPU 0 GI 7 CI 0",
+                WordMeaning::Instance(GpuMark::Index(0), 7, Some(0)),
+            ),
+            (
+                "gpu0/gi7",
+                WordMeaning::Instance(GpuMark::Index(0), 7, None),
             ),
             ("0:1", WordMeaning::Listed(GpuMark::Index(0), 1)),
             ("MIG 1g.10gb", WordMeaning::Profile("1g.10gb".to_owned())),

@@ -26,7 +26,9 @@ pub use access::AccessFault;
 pub use applied::Applied;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
-pub use device_selector::{NoSuchDevice, device_order, glob_to_regex, lost_gpu_hint};
+pub use device_selector::{
+    NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, lost_gpu_hint,
+};
 pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, Severity};
 pub use gpu::Gpu;

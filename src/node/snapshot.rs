@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::device_selector::{Candidate, device_order, known_devices_hint, select_candidates};
+use super::device_selector::{Candidate, device_order, select_candidates};
 use super::device_spelling::strip_affixes;
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
@@ -347,7 +347,7 @@ impl Node {
     }
 
     /// Returns the reason why a record cannot be read.
-    fn first_unread_reason(&self) -> Option<&str> {
+    pub(super) fn first_unread_reason(&self) -> Option<&str> {
         self.unreadable_records().next().map(|(_, why)| why)
     }
 
@@ -391,14 +391,7 @@ impl Node {
         if !self.has_no_driver() {
             return Err(NoSuchDevice::Unknown { wanted, known });
         }
-        let served = (!known.is_empty())
-            .then(|| known_devices_hint(&wanted, &known, "device with a daemon"));
-        let what = format!("\"{wanted}\"");
-        Err(NoSuchDevice::not_served(
-            &what,
-            served,
-            self.first_unread_reason(),
-        ))
+        Err(self.not_served_error(word, &known))
     }
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
@@ -428,8 +421,9 @@ impl Node {
                 .collect();
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let have = if gpus.len() == 1 { "has" } else { "have" };
-            let served =
-                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", format_ranges(&gpus)));
+            let served = |_| {
+                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", format_ranges(&gpus)))
+            };
             let what = format!("a device of GPU {index}");
             return NoSuchDevice::not_served(&what, served, self.first_unread_reason());
         }

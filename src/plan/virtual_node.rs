@@ -31,6 +31,9 @@ impl FromStr for GpuArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(form) = suggest_form(text) {
+            return Err(form);
+        }
         let (word, count) = text.split_once(':').unwrap_or((text, "1"));
         let number = count
             .parse()
@@ -41,6 +44,29 @@ impl FromStr for GpuArgument {
         let model = catalog::find_model(word).map_err(|unknown| unknown.to_string())?;
         Ok(Self { model, count })
     }
+}
+
+/// Returns how GPUs are written that a text has in another form: `8xa100-80gb`, `a100-80gb*8`, `h200,a100-80gb`, `0`.
+fn suggest_form(text: &str) -> Option<String> {
+    // A longer number is that of a model, such as 4090.
+    if text == "all" || (text.len() < 4 && text.parse::<u32>().is_ok()) {
+        return Some("expected a model: without --gpu, the GPUs of this node are meant".to_owned());
+    }
+    let is_model = |word: &str| catalog::find_model(word).is_ok();
+    if text.contains(',') && text.split(',').all(is_model) {
+        let each = text.replace(',', " --gpu ");
+        return Some(format!("expected one model: write --gpu {each}"));
+    }
+    let is_number = |word: &str| word.trim().parse::<u32>().is_ok();
+    let mut pairs = text.match_indices([':', 'x', '*', ' ']).map(|(at, sign)| {
+        let (left, right) = (&text[..at], &text[at + sign.len()..]);
+        (left.trim(), right.trim(), sign)
+    });
+    pairs.find_map(|(left, right, sign)| match sign {
+        _ if is_number(left) && is_model(right) => Some(format!("write {right}:{left}")),
+        "x" | "*" if is_number(right) && is_model(left) => Some(format!("write {left}:{right}")),
+        _ => None,
+    })
 }
 
 /// A node with MIG off and nothing on its GPUs, and these by product.

@@ -10,7 +10,7 @@ use crate::failure::Problem;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::closest_match;
 use crate::settings::{
-    KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, find_setting, key_for_option,
+    KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, find_setting, setting_for_word,
 };
 
 /// A checked profile file.
@@ -146,6 +146,8 @@ impl Profile {
 #[derive(Clone, Debug)]
 pub struct SettingAssignment {
     key: &'static SettingKey,
+    /// The name by which the command line calls the setting.
+    name: String,
     value: String,
 }
 
@@ -168,10 +170,28 @@ impl SettingAssignment {
         }
     }
 
+    /// Refuses two names of one setting.
+    pub fn check_names(assignments: &[Self]) -> Result<(), Problem> {
+        for (position, one) in assignments.iter().enumerate() {
+            let mut earlier = assignments[..position].iter();
+            let same = earlier.find(|other| other.key.name == one.key.name);
+            if let Some(other) = same.filter(|other| other.name != one.name) {
+                return Err(two_names_problem(&other.name, &one.name));
+            }
+        }
+        Ok(())
+    }
+
     /// True if it gives a value to the setting with that name.
     pub fn sets_key(&self, key: &str) -> bool {
         self.key.name == key
     }
+}
+
+/// The mistake of giving a setting by its name and by its short name.
+pub(super) fn two_names_problem(first: &str, second: &str) -> Problem {
+    let what = format!("{first} and {second} are two names of one setting");
+    Problem::new(what, "leave one of them out")
 }
 
 impl FromStr for SettingAssignment {
@@ -183,13 +203,9 @@ impl FromStr for SettingAssignment {
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
         let Some(key) = find_setting(name) else {
-            if let Some(key) = key_for_option(name) {
-                return Err(format!(
-                    "there is no setting {name}: it is called {key} here"
-                ));
-            }
             let live = Self::live_keys();
-            return Err(match closest_match(name, live.iter().copied()) {
+            let near = setting_for_word(name).or_else(|| closest_match(name, live.iter().copied()));
+            return Err(match near {
                 Some(near) => format!("there is no setting {name}: did you mean {near}?"),
                 None => format!(
                     "there is no setting {name}: the settings are {}",
@@ -206,8 +222,13 @@ impl FromStr for SettingAssignment {
         }
         let own = key.in_own_words(value);
         (key.parse)(&mut Settings::default(), &own)
-            .map_err(|wrong| wrong.describe_for(key.name, value))?;
-        Ok(Self { key, value: own })
+            .map_err(|wrong| wrong.describe_for(name, value))?;
+        let name = name.to_owned();
+        Ok(Self {
+            key,
+            name,
+            value: own,
+        })
     }
 }
 
@@ -241,13 +262,10 @@ mod tests {
             ("share=0", "share must be from 1 to 1024"),
             ("oversubscribe=0.5", "oversubscribe must be from 1 to 1024"),
             (
-                "threads=5",
-                "there is no setting threads: it is called active-thread-percentage here",
+                "memory=4GB",
+                "memory = \"4GB\": its unit is M (MiB) or G (GiB): 4G?",
             ),
-            (
-                "memory=4G",
-                "there is no setting memory: it is called pinned-memory-limit here",
-            ),
+            ("mem=4G", "there is no setting mem: did you mean memory?"),
             (
                 "active-threads-percentage=5",
                 "there is no setting active-threads-percentage: did you mean active-thread-percentage?",
@@ -278,7 +296,7 @@ mod tests {
         };
         let set_to = set(&[
             "active-thread-percentage=33.3",
-            "pinned-memory-limit=1.5G",
+            "memory=1.5G",
             "client-priority=below-normal",
             "max-clients=8",
         ]);

@@ -4,6 +4,7 @@
 
 mod block;
 mod diagnostic;
+mod inherited;
 mod names;
 mod read;
 mod schema;

@@ -5,19 +5,15 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
+use super::inherited::Inherited;
 use super::names::is_device_name;
-use super::schema::{At, BlockTable, DeviceTable, KeyValue, Mps, ProfileTable, Written};
-use super::value_hint::{suggest_rewrite, suggest_word};
+use super::schema::{At, BlockTable, DeviceTable, KeyValue, ProfileTable};
 use crate::geometry::{ComputeName, ProfileName};
-use crate::settings::{
-    COMPUTE_MODE, KEYS, OVERSUBSCRIBE, SERVE, SHARE, Serve, SettingForm, SettingKey, Settings,
-    find_setting, key_for_option,
-};
+use crate::settings::{Serve, Settings};
 
 /// Far more than any fleet needs, and planned in an instant.
 const MAX_BLOCKS: usize = 1000;
@@ -359,147 +355,6 @@ impl ProfileCheck<'_> {
         message: impl Into<String>,
     ) -> ProfileError {
         self.source.error_at(span, message)
-    }
-}
-
-/// Settings that a table inherits from those around it.
-#[derive(Clone, Default)]
-pub(super) struct Inherited {
-    settings: Settings,
-    /// The place of `mps = false`, if no table inside it says otherwise.
-    off: Option<Span>,
-    /// The place of `compute-mode`: a MIG device has none.
-    compute_mode: Option<Span>,
-}
-
-impl Inherited {
-    /// The settings of a whole GPU's daemon; `None` for no daemon.
-    pub(super) fn for_whole_gpu(&self) -> Option<Settings> {
-        self.off.is_none().then(|| self.settings.clone())
-    }
-
-    /// The settings of a MIG device's daemon; `None` for no daemon.
-    pub(super) fn for_mig_device(
-        &self,
-        check: &ProfileCheck<'_>,
-    ) -> Result<Option<Settings>, Noted> {
-        match (self.for_whole_gpu(), self.compute_mode) {
-            (Some(_), Some(span)) => {
-                let message = "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process";
-                let hint = "write it into the mps of a [[gpu]] block with mig = false";
-                Err(check.note(check.error_at(span, message).with_hint(hint)))
-            }
-            (settings, _) => Ok(settings),
-        }
-    }
-}
-
-impl<'a> ProfileCheck<'a> {
-    /// Returns the settings of a table within others, by its key `mps`.
-    fn inherit_settings(&self, around: &Inherited, mps: KeyValue<Mps<'a>>) -> Inherited {
-        let mut inherited = around.clone();
-        match mps {
-            Ok(None) => return inherited,
-            Ok(Some((Mps::Off, span))) => inherited.off = Some(span),
-            Ok(Some((Mps::Settings(table), _))) => {
-                inherited.off = None;
-                // The others in its table take the place of what a share decides.
-                let (share, others): (Vec<_>, Vec<_>) =
-                    table.iter().partition(|(name, _)| SHARE == name.get_ref());
-                for &(name, value) in share.iter().chain(&others) {
-                    // A wrong one is noted, and the others are checked.
-                    let _ = self.apply_setting(&mut inherited, name, value);
-                }
-                if share.is_empty() && inherited.settings.share.is_none() {
-                    self.note_oversubscription(table);
-                }
-            }
-            Err(Noted) => inherited.off = None,
-        }
-        inherited
-    }
-
-    /// Refuses a factor for devices without a share.
-    fn note_oversubscription(&self, table: &DeTable<'_>) {
-        if let Some(value) = table.get(OVERSUBSCRIBE) {
-            let error = self.error_at(
-                value.span(),
-                "oversubscribe is for a device that has a share",
-            );
-            let hint = "write share = N beside it, the number of clients";
-            self.note(error.with_hint(hint));
-        }
-    }
-
-    fn apply_setting(
-        &self,
-        inherited: &mut Inherited,
-        name: &Spanned<DeString<'_>>,
-        value: Written<'_>,
-    ) -> Result<(), Noted> {
-        let key = self.find_key(name)?;
-        self.set_value(key, value, &mut inherited.settings)?;
-        let span = value.span().into();
-        if key.name == COMPUTE_MODE {
-            inherited.compute_mode = Some(span);
-        }
-        if key.name == SERVE {
-            let serve = inherited.settings.serve.clone();
-            let mut serves = self.serves.borrow_mut();
-            serves.extend(serve.map(|serve| (serve, span)));
-        }
-        Ok(())
-    }
-
-    fn find_key(&self, name: &Spanned<DeString<'_>>) -> Result<&'static SettingKey, Noted> {
-        let found = KEYS.iter().find(|key| key.name == name.get_ref());
-        found.ok_or_else(|| {
-            let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-            let error = self.source.unknown_key(name.span(), name.get_ref(), &known);
-            let called = find_setting(name.get_ref()).map(|key| key.name);
-            self.note(match key_for_option(name.get_ref()).or(called) {
-                Some(key) => error.with_hint(format!("{} is called {key} here", name.get_ref())),
-                None => error,
-            })
-        })
-    }
-
-    fn set_value(
-        &self,
-        key: &SettingKey,
-        value: Written<'_>,
-        settings: &mut Settings,
-    ) -> Result<(), Noted> {
-        let text = check_form(key, value.get_ref()).map_err(|form| {
-            let error = self.error_at(value.span(), format!("{} must be {form}", key.name));
-            self.note(match suggest_rewrite(key, value.get_ref()) {
-                Some(value) => error.with_hint(format!("write {} = {value}", key.name)),
-                None => error,
-            })
-        })?;
-        (key.parse)(settings, &text).map_err(|wrong| {
-            let error = self.error_at(value.span(), wrong.describe_for(key.name, &text));
-            self.note(match suggest_word(&wrong, &text) {
-                Some(hint) => error.with_hint(hint),
-                None => error,
-            })
-        })
-    }
-}
-
-/// Returns the text of a value that has the form of its key, or else that form in words.
-fn check_form(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
-    match (key.form, value) {
-        (SettingForm::Text, DeValue::String(text)) => Ok(text.clone().into_owned()),
-        (SettingForm::Number | SettingForm::WholeNumber, DeValue::Integer(number)) => {
-            let number = i64::from_str_radix(number.as_str(), number.radix());
-            // One that is too large is out of any range.
-            Ok(number.unwrap_or(i64::MAX).to_string())
-        }
-        (SettingForm::Number, DeValue::Float(number)) => Ok(number.as_str().to_owned()),
-        (SettingForm::Text, _) => Err("a string"),
-        (SettingForm::Number, _) => Err("a number"),
-        (SettingForm::WholeNumber, _) => Err("a whole number"),
     }
 }
 

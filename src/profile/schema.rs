@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ProfileError, Span};
 use super::read::{Noted, ProfileCheck};
+use super::value_hint::{suggest_key, suggest_value};
 use super::wanted::FIGURE_RANGE;
 use crate::host::closest_match;
 use crate::settings::{KEYS, SettingForm, SettingKey};
@@ -270,12 +271,19 @@ impl<'a> Kind<'a> for Mps<'a> {
     fn schema() -> Value {
         let settings: Map<String, Value> = KEYS
             .iter()
-            .map(|key| (key.name.to_owned(), setting_schema(key)))
+            .flat_map(|key| key.accepted_names().map(move |name| (name, key)))
+            .map(|(name, key)| (name.to_owned(), setting_schema(key)))
+            .collect();
+        // Both names of one setting exclude each other.
+        let two_names: Vec<Value> = KEYS
+            .iter()
+            .filter_map(|key| Some(json!({ "required": [key.name, key.short_name()?] })))
             .collect();
         let table = json!({
             "type": "object",
             "properties": settings,
             "additionalProperties": false,
+            "not": { "anyOf": two_names },
         });
         json!({ "anyOf": [{ "const": false }, table] })
     }
@@ -320,7 +328,10 @@ impl<'a, T: Kind<'a>> Field<'a> for At<T> {
         let value = table.get(key).ok_or(Noted)?;
         let Some(read) = T::read(check, value) else {
             let error = check.error_at(value.span(), format!("{key} must be {}", T::ONE));
-            return Err(check.note(with_example(error, key, T::EXAMPLES[0])));
+            return Err(check.note(match suggest_value(key, value.get_ref()) {
+                Some(meant) => error.with_hint(format!("write {meant}")),
+                None => with_example(error, key, T::EXAMPLES[0]),
+            }));
         };
         Ok((read, value.span().into()))
     }
@@ -351,6 +362,9 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
         let Some(list) = value.get_ref().as_array() else {
             let error = check.error_at(value.span(), must);
             let written = check.source.text_at(value.span().into());
+            if let Some(meant) = suggest_value(key, value.get_ref()) {
+                return Err(check.note(error.with_hint(format!("write {meant}"))));
+            }
             return Err(check.note(match T::read(check, value) {
                 None => with_example(error, key, T::EXAMPLES[1]),
                 Some(_) if value.get_ref().is_table() && !written.starts_with('{') => {
@@ -392,12 +406,15 @@ impl ProfileCheck<'_> {
         let mut meant = Vec::new();
         for name in table.keys() {
             let (name, span) = (name.get_ref(), name.span());
-            let is_setting = || KEYS.iter().any(|key| key.name == &**name);
-            if !known.contains(&name.as_ref()) && known.contains(&"mps") && is_setting() {
-                let error = self.error_at(span, format!("unknown key \"{name}\""));
-                self.note(error.with_hint(format!("write mps = {{ {name} = … }}")));
-            } else if !known.contains(&name.as_ref()) {
-                self.note(self.source.unknown_key(span, name, &known));
+            if !known.contains(&name.as_ref()) {
+                let error = self.source.unknown_key(span, name, &known);
+                self.note(match suggest_key(name, &known) {
+                    Some((hint, key)) => {
+                        meant.push(key);
+                        error.with_hint(hint)
+                    }
+                    None => error,
+                });
                 meant.extend(closest_match(name, known.iter().copied()));
             }
         }

@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use crate::host::closest_match;
-use crate::settings::{SettingKey, Settings, WrongValue};
+use crate::settings::{Cpus, SettingKey, Settings, WrongValue, setting_for_word, setting_named};
 
 /// Returns how a value of another form is written: `"50%"` as `50`, `4` as `"4G"`, and `[0, 1]` as `"0,1"`.
 pub(super) fn suggest_rewrite(key: &SettingKey, value: &DeValue<'_>) -> Option<String> {
@@ -38,6 +38,72 @@ pub(super) fn suggest_rewrite(key: &SettingKey, value: &DeValue<'_>) -> Option<S
         .map(|text| format!("\"{text}\""))
 }
 
+/// The most indices of a hint.
+const MAX_INDICES: usize = 16;
+
+/// Returns a key with its value for a value of another form: `select = "all"`, `index = "0-3"`, `mps = true`.
+pub(super) fn suggest_value(key: &str, value: &DeValue<'_>) -> Option<String> {
+    let text = match value {
+        DeValue::String(text) => text.as_ref().to_owned(),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Boolean(is_true) => is_true.to_string(),
+        DeValue::Array(list) => {
+            let numbers = list.iter().map(|one| one.get_ref().as_integer());
+            let numbers: Vec<&str> = numbers
+                .map(|number| Some(number?.as_str()))
+                .collect::<Option<_>>()?;
+            numbers.join(",")
+        }
+        _ => return None,
+    };
+    // Ranges of GPUs are written as those of CPUs are.
+    let indices = text
+        .parse::<Cpus>()
+        .ok()
+        .map(|read| read.numbers().collect());
+    let indices = indices.filter(|indices: &Vec<usize>| indices.len() <= MAX_INDICES);
+    let is_all = ["all", "*", "any", "true"].contains(&text.as_str());
+    let meant = match (key, indices) {
+        ("select", Some(indices)) => format!("{{ index = {indices:?} }}"),
+        ("select" | "index", None) if is_all => return Some("select = { all = true }".to_owned()),
+        ("select", _) if text.starts_with("GPU-") => format!("{{ uuid = \"{text}\" }}"),
+        ("select", _) if value.is_str() => format!("{{ product = \"{text}\" }}"),
+        ("index", Some(indices)) => format!("{indices:?}"),
+        ("all", _) if is_all || text == "1" => "true".to_owned(),
+        ("mps", _) if ["true", "on", "yes"].contains(&text.as_str()) => "{}".to_owned(),
+        ("mps", _) if ["off", "no", "none", "false"].contains(&text.as_str()) => "false".to_owned(),
+        _ => return None,
+    };
+    Some(format!("{key} = {meant}"))
+}
+
+/// The keys that people call otherwise.
+const OTHER_KEYS: [(&str, &[&str]); 4] = [
+    ("index", &["gpu", "gpus", "id", "ids", "indices", "number"]),
+    ("product", &["name", "model", "type"]),
+    ("profile", &["size", "type", "slice", "instance"]),
+    ("devices", &["device", "instances", "partitions"]),
+];
+
+/// The keys of a selector.
+const SELECTOR_KEYS: [&str; 5] = ["index", "product", "uuid", "pci", "all"];
+
+/// Returns the hint for a key that is none of a table's, and the key that was meant.
+pub(super) fn suggest_key<'k>(name: &str, known: &[&'k str]) -> Option<(String, &'k str)> {
+    if known.contains(&"select") && SELECTOR_KEYS.contains(&name) {
+        return Some((format!("write select = {{ {name} = … }}"), "select"));
+    }
+    let setting = setting_named(name).map(|_| name);
+    if let Some(setting) = setting.or_else(|| setting_for_word(name))
+        && known.contains(&"mps")
+    {
+        return Some((format!("write mps = {{ {setting} = … }}"), "mps"));
+    }
+    let mut rows = OTHER_KEYS.iter();
+    let (key, _) = rows.find(|(key, words)| known.contains(key) && words.contains(&name))?;
+    Some((format!("{name} is called {key} here"), key))
+}
+
 /// Returns the number of a string such as `50%`.
 fn parse_percent(text: &str) -> Option<f64> {
     let number = text.trim_end_matches('%').trim_end().parse().ok();
@@ -70,7 +136,7 @@ pub(super) fn suggest_word(wrong: &WrongValue, text: &str) -> Option<String> {
 
 /// Returns the word that is written most like this one. A name after a colon stays.
 fn nearest_word(words: &[&str], text: &str) -> Option<String> {
-    let name = text.split_once(':').map(|(_, name)| name);
+    let name = text.split_once(':').map(|(_, name)| name.trim());
     let named: Vec<String> = words
         .iter()
         .map(|word| match (word.split_once(':'), name) {
@@ -83,9 +149,13 @@ fn nearest_word(words: &[&str], text: &str) -> Option<String> {
 
 /// Returns how a name is written that lacks its kind: `alice` is `user:alice` or `group:alice`.
 fn suggest_kinds(words: &[&str], name: &str) -> Option<String> {
+    // Files of other programs mark groups by a sign.
+    let bare = name.trim_start_matches(['@', '%']);
+    let (is_group, name) = (bare != name, bare);
     let forms: Vec<String> = words
         .iter()
         .filter_map(|word| word.split_once(':'))
+        .filter(|(kind, _)| !is_group || *kind == "group")
         .map(|(kind, _)| format!("\"{kind}:{name}\""))
         .collect();
     let is_name = !name.is_empty() && !name.contains([':', ' ', '"']);

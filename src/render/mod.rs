@@ -25,4 +25,4 @@ pub use output::{
 pub use progress::{ProgressForm, start_progress};
 pub use question::{Consent, Question, ask_question, ask_yes_no, can_ask, obtain_consent};
 pub use screen::{Screen, restore_terminal};
-pub use usage::{command_for, help_section, usage_error, words_for};
+pub use usage::{KnownDevices, command_for, help_section, usage_error, words_for};

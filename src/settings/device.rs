@@ -361,7 +361,9 @@ impl FromStr for Serve {
             ("self", _) => Ok(Self::Own),
             (_, Some(("user", name))) if is_name(name) => Ok(Self::User(name.to_owned())),
             (_, Some(("group", name))) if is_name(name) => Ok(Self::Group(name.to_owned())),
-            (names, None) | (_, Some(("user" | "group", names))) if names.contains([',', ' ']) => {
+            (names, None) | (_, Some(("user" | "group", names)))
+                if names.trim().contains([',', ' ']) =>
+            {
                 Err(WrongValue::Other(
                     "a device serves one user or one group; \"group:NAME\" is for several users"
                         .to_owned(),

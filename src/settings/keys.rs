@@ -197,21 +197,38 @@ pub const OVERSUBSCRIBE: &str = "oversubscribe";
 pub const MAX_CLIENTS: &str = "max-clients";
 const VISIBLE: &str = "visible";
 
-/// The options by which a program that `run` starts tightens a setting for itself.
-const OPTIONS: [(&str, &str); 3] = [
+/// The short names of settings. `run` has options with these names, by which a program tightens a setting for itself.
+const SHORT_NAMES: [(&str, &str); 3] = [
     ("threads", ACTIVE_THREAD_PERCENTAGE),
     ("memory", PINNED_MEMORY_LIMIT),
     ("priority", CLIENT_PRIORITY),
 ];
 
-/// Returns the setting for which `run` has the option with that name.
-pub fn key_for_option(option: &str) -> Option<&'static str> {
-    let (_, key) = OPTIONS.iter().find(|(name, _)| *name == option)?;
-    Some(key)
+/// The words of other programs for settings.
+const OTHER_WORDS: [(&str, &[&str]); 4] = [
+    (SERVE, &["user", "users", "group", "groups", "owner"]),
+    ("threads", &["sm", "sms", "compute", "percentage"]),
+    ("memory", &["mem", "vram", "limit", "memory-limit"]),
+    (MAX_CLIENTS, &["clients", "processes"]),
+];
+
+/// Returns the name of the setting for which another program has this word.
+pub fn setting_for_word(word: &str) -> Option<&'static str> {
+    let (name, _) = OTHER_WORDS
+        .iter()
+        .find(|(_, words)| words.contains(&word))?;
+    Some(name)
 }
 
-/// Returns the setting that NVIDIA's programs call so: by the variable of a client, a control command or its name with
-/// underscores.
+/// Returns the setting with this name or short name.
+pub fn setting_named(name: &str) -> Option<&'static SettingKey> {
+    let short = SHORT_NAMES.iter().find(|(short, _)| *short == name);
+    let name = short.map_or(name, |(_, key)| key);
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Returns the setting with this name, or the one that NVIDIA's programs call so: by the variable of a client, a control
+/// command or its name with underscores.
 pub fn find_setting(name: &str) -> Option<&'static SettingKey> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let starts = ["cuda-mps-", "set-default-", "get-default-", "set-", "get-"];
@@ -223,13 +240,7 @@ pub fn find_setting(name: &str) -> Option<&'static SettingKey> {
         "pinned-device-mem-limit" | "device-pinned-mem-limit" => PINNED_MEMORY_LIMIT,
         other => other,
     };
-    KEYS.iter().find(|key| key.name == name)
-}
-
-/// Returns the option that `run` has for a setting.
-pub fn option_for_key(name: &str) -> Option<&'static str> {
-    let (option, _) = OPTIONS.iter().find(|(_, key)| *key == name)?;
-    Some(option)
+    setting_named(name)
 }
 
 /// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
@@ -362,6 +373,17 @@ impl SettingKey {
         }
     }
 
+    /// Returns its short name, which is that of an option of `run`.
+    pub fn short_name(&self) -> Option<&'static str> {
+        let (short, _) = SHORT_NAMES.iter().find(|(_, key)| *key == self.name)?;
+        Some(short)
+    }
+
+    /// Returns its name, and its short name if it has one.
+    pub fn accepted_names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.short_name())
+    }
+
     /// True if it can change while the daemon runs.
     pub fn is_live(&self) -> bool {
         matches!(self.update, Update::Control(_) | Update::Record)
@@ -437,6 +459,7 @@ mod tests {
             ("CUDA_MPS_CLIENT_PRIORITY", CLIENT_PRIORITY),
             ("set_default_client_priority", CLIENT_PRIORITY),
             ("max_clients", MAX_CLIENTS),
+            ("memory", PINNED_MEMORY_LIMIT),
         ] {
             assert_eq!(find_setting(name).map(|key| key.name), Some(key), "{name}");
         }

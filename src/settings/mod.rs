@@ -12,7 +12,7 @@ pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Se
 pub use keys::{
     ACTIVE_THREAD_PERCENTAGE, CLIENT_COUNT_RANGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, KEYS,
     MAX_CLIENTS, OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update,
-    find_setting, key_for_option, option_for_key,
+    find_setting, setting_for_word, setting_named,
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use share::{DeviceSize, FOLLOW_A_SHARE, Multiprocessors, Oversubscription, Share};

@@ -42,6 +42,10 @@ fn the_words_and_the_default_of_a_setting_are_offered() {
         candidates(&sim, &["set", "0.0", "active-thread-percentage="]),
         ["active-thread-percentage=100\tdefault"]
     );
+    let found = candidates(&sim, &["set", "0.0", "mem"]);
+    assert!(found[0].starts_with("memory=\t"), "{found:?}");
+    let found = candidates(&sim, &["set", "0.0", "memory="]);
+    assert_eq!(found, ["memory=none\tdefault"]);
     // A setting that restarts the daemon is no matter of `set`.
     assert_eq!(candidates(&sim, &["set", "0.0", "cpus"]), [""; 0]);
 }

@@ -10,12 +10,14 @@ mod solver;
 #[cfg(test)]
 mod tests;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
 
 use crate::catalog::Model;
+use crate::commands::args::similar_file_hint;
 use crate::commands::{Context, empty_node};
 use crate::error::{ErrorContext as _, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -110,7 +112,18 @@ pub fn smallest_layout(node: &EmptyNode, wanted: &WantedPrograms) -> Result<Draf
 /// Reads a file of what programs want, and of figures.
 fn load_wanted(path: &Path) -> Result<WantedPrograms> {
     let (shown, text) = read_text_from(path);
-    let text = text.context(format_args!("cannot read {}", shown.display()))?;
+    let is_missing = text
+        .as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let near = is_missing
+        .then(|| similar_file_hint(path, &["toml"]))
+        .flatten();
+    let text = text
+        .context(format_args!("cannot read {}", shown.display()))
+        .map_err(|error| match near {
+            Some(near) => error.with_hint(near),
+            None => error,
+        })?;
     Ok(WantedPrograms::parse(shown, text)?)
 }
 

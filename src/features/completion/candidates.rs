@@ -242,13 +242,12 @@ fn client_candidates(words: &Words) -> Vec<(String, String)> {
 fn setting_candidates(words: &Words) -> Vec<(String, String)> {
     let mut live = KEYS.iter().filter(|key| key.is_live());
     let Some((name, _)) = words.current.split_once('=') else {
-        let keys = live.map(|key| {
-            let meaning = (words.sources.setting_meaning)(key.name);
-            (format!("{}=", key.name), meaning)
-        });
-        return keys.collect();
+        let named = live.flat_map(|key| key.accepted_names().map(move |name| (name, key.name)));
+        return named
+            .map(|(name, key)| (format!("{name}="), (words.sources.setting_meaning)(key)))
+            .collect();
     };
-    let Some(key) = live.find(|key| key.name == name) else {
+    let Some(key) = live.find(|key| key.accepted_names().any(|accepted| accepted == name)) else {
         return Vec::new();
     };
     let default = (key.show)(&Settings::default());

@@ -1,6 +1,7 @@
 //! `mig-mps import`: mig-parted's configurations as profiles.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,6 +10,7 @@ use toml::Table;
 use super::manifest::{ConfigChoice, ConfigTexts};
 use super::mig_parted::{ConfigEntry, DeviceFilter, Spec, pack};
 use crate::catalog::{Model, models};
+use crate::commands::args::similar_file_hint;
 use crate::commands::{Context, print_or_write_new};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -44,8 +46,12 @@ pub struct ImportArgs {
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
     let text = text.map_err(|error| {
-        usage_error(format_args!("cannot read {}: {error}", path.display()))
-            .with_hint("import reads a configuration of mig-parted (YAML)")
+        let near = similar_file_hint(path, &["yaml", "yml"]);
+        let what = usage_error(format_args!("cannot read {}: {error}", path.display()));
+        match near.filter(|_| error.kind() == ErrorKind::NotFound) {
+            Some(near) => what.with_hint(near),
+            None => what.with_hint("import reads a configuration of mig-parted (YAML)"),
+        }
     })?;
     let is_encoded = BASE64_WORDS.iter().any(|word| text.contains(word));
     let found = ConfigTexts::find(path, text);

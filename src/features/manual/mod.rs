@@ -2,6 +2,7 @@
 
 pub mod pages;
 mod search;
+mod subjects;
 mod text;
 
 use std::fmt::Write as _;
@@ -9,12 +10,15 @@ use std::fmt::Write as _;
 use clap::{Args, Command};
 
 use crate::commands::Context;
-use crate::error::Result;
+use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::render::{self, command_for, print, print_paged, terminal_width, wrap_behind};
+use crate::host::{closest_match, shorten_command};
+use crate::render::{self, command_for, print_paged, terminal_width, wrap_behind};
 
 use search::search_manual;
 use text::render_markdown;
+
+pub use subjects::HelpSubjects;
 
 /// A chapter of the manual.
 #[derive(Debug)]
@@ -38,17 +42,12 @@ macro_rules! topic {
     };
 }
 
-/// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 27] = [
+/// Every topic, in the order in which people need them.
+pub const TOPICS: [Topic; 28] = [
     topic!(
-        "security",
-        "What users of a device can do to each other and to root",
-        ["up", "down", "restart"]
-    ),
-    topic!(
-        "auditing",
-        "What root's commands do with processes and files of users",
-        []
+        "start",
+        "First steps: on a GPU server, for a job without root, in a cluster",
+        ["init"]
     ),
     topic!(
         "profile",
@@ -56,39 +55,36 @@ pub const TOPICS: [Topic; 27] = [
         ["init", "plan", "up", "check", "set"]
     ),
     topic!(
-        "changing",
-        "How a node is changed, and who is disrupted",
-        ["plan", "up", "down", "set", "restart", "profiles"]
-    ),
-    topic!(
         "recipes",
         "A class, a GPU out of service, roll back, leave no trace, Ansible",
         ["up", "down", "profiles"]
     ),
     topic!(
-        "boot",
-        "What happens at boot, and healing",
-        ["systemd", "heal"]
+        "running",
+        "How programs use devices",
+        ["run", "env", "verify"]
     ),
+    topic!("glossary", "The words of MIG, MPS and mig-mps", ["list"]),
     topic!(
-        "upgrades",
-        "Upgrades of mig-mps, the driver and the kernel",
-        ["systemd", "down"]
-    ),
-    topic!(
-        "monitoring",
-        "Metrics for Prometheus, and alerts",
-        ["metrics", "status"]
+        "changing",
+        "How a node is changed, and who is disrupted",
+        ["plan", "up", "down", "set", "restart", "profiles"]
     ),
     topic!(
         "states",
         "States of devices, and what status shows",
         ["status", "list"]
     ),
+    topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
-        "running",
-        "How programs use devices",
-        ["run", "env", "verify"]
+        "troubleshooting",
+        "What goes wrong, and the remedy",
+        ["status", "logs", "explain", "restart", "kill"]
+    ),
+    topic!(
+        "boot",
+        "What happens at boot, and healing",
+        ["systemd", "heal"]
     ),
     topic!(
         "containers",
@@ -100,28 +96,37 @@ pub const TOPICS: [Topic; 27] = [
         "Shares of devices for pods, by a device plugin of the kubelet",
         ["systemd", "env"]
     ),
-    topic!("comparing", "What MPS is worth to a program", ["compare"]),
-    topic!(
-        "advise",
-        "The smallest hardware for programs, by measurements",
-        ["advise", "compare", "init"]
-    ),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
-    topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
-        "daemon-logs",
-        "What the daemons write, and what it means",
-        ["logs"]
+        "monitoring",
+        "Metrics for Prometheus, and alerts",
+        ["metrics", "status"]
     ),
     topic!(
         "checking",
         "Whether profiles fit, here and without a GPU",
         ["check", "plan"]
     ),
+    topic!("comparing", "What MPS is worth to a program", ["compare"]),
     topic!(
-        "mig-parted",
-        "Import from and export to mig-parted",
-        ["import", "export"]
+        "advise",
+        "The smallest hardware for programs, by measurements",
+        ["advise", "compare", "init"]
+    ),
+    topic!(
+        "daemon-logs",
+        "What the daemons write, and what it means",
+        ["logs"]
+    ),
+    topic!(
+        "diagnosis",
+        "Checks that doctor makes, with their ids",
+        ["doctor", "explain", "status"]
+    ),
+    topic!(
+        "upgrades",
+        "Upgrades of mig-mps, the driver and the kernel",
+        ["systemd", "down"]
     ),
     topic!(
         "selftest",
@@ -134,6 +139,11 @@ pub const TOPICS: [Topic; 27] = [
         ["list", "check"]
     ),
     topic!(
+        "mig-parted",
+        "Import from and export to mig-parted",
+        ["import", "export"]
+    ),
+    topic!(
         "json",
         "JSON for programs, and its schemas",
         ["list", "status", "logs", "plan", "schema"]
@@ -141,16 +151,15 @@ pub const TOPICS: [Topic; 27] = [
     topic!("environment", "Environment variables and files", []),
     topic!("exit-status", "Exit statuses", ["plan", "up", "status"]),
     topic!(
-        "troubleshooting",
-        "What goes wrong, and the remedy",
-        ["status", "logs", "explain", "restart", "kill"]
+        "security",
+        "What users of a device can do to each other and to root",
+        ["up", "down", "restart"]
     ),
     topic!(
-        "diagnosis",
-        "Checks that doctor makes, with their ids",
-        ["doctor", "explain", "status"]
+        "auditing",
+        "What root's commands do with processes and files of users",
+        []
     ),
-    topic!("glossary", "The words of MIG, MPS and mig-mps", ["list"]),
 ];
 
 /// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.
@@ -168,9 +177,9 @@ pub fn setting_meaning(key: &str) -> String {
 /// Show the manual, or the help of a command
 #[derive(Args, Debug)]
 pub struct HelpArgs {
-    /// Command, or topic of the manual
+    /// Command, topic of the manual, or any word, which is searched for
     #[arg(value_name = "COMMAND|TOPIC")]
-    subject: Option<String>,
+    subject: Vec<String>,
     /// Show where the manual and the help of commands have words that begin with WORD
     #[arg(
         long,
@@ -189,24 +198,54 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print_paged(&search_manual(word, &mut program)?)?;
         return Ok(ExitStatus::Done);
     }
-    let Some(subject) = &args.subject else {
-        print(&overview(&program, context.tasks))?;
+    if args.subject.is_empty() {
+        print_paged(&overview(&program, context.tasks))?;
         return Ok(ExitStatus::Done);
+    }
+    let subject = args.subject.join(" ");
+    let text = match find_help(&subject, &mut program) {
+        Some(text) => text,
+        None => search_unknown(&subject, &mut program)?,
     };
-    let subject = command_for(subject).map_or(subject.as_str(), subject_of);
+    print_paged(&text)?;
+    Ok(ExitStatus::Done)
+}
+
+/// Returns the chapter or the help of a command that is called so, here or in other programs.
+fn find_help(subject: &str, program: &mut Command) -> Option<String> {
+    let lower = subject.to_lowercase();
+    let subject = command_for(&lower).map_or(lower.as_str(), subject_of);
     // A command that is called as a topic has its own help behind --help.
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
-        print_paged(&render_markdown(topic.text, reading_width()))?;
-    } else if let Some(command) = program.find_subcommand_mut(subject) {
-        let help = command.render_long_help();
-        let text = if terminal_width().is_some() {
-            help.ansi().to_string()
-        } else {
-            help.to_string()
-        };
-        print_paged(&text)?;
+        return Some(render_markdown(topic.text, reading_width()));
     }
-    Ok(ExitStatus::Done)
+    let mut words = subject.split(' ');
+    let command = words.try_fold(program, Command::find_subcommand_mut)?;
+    let help = command.render_long_help();
+    Some(if terminal_width().is_some() {
+        help.ansi().to_string()
+    } else {
+        help.to_string()
+    })
+}
+
+/// Returns where the manual has a word that is no command and no topic.
+fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
+    let found = search_manual(word, program).map_err(|error| {
+        let commands = program.get_subcommands().map(Command::get_name);
+        let topics = TOPICS.iter().map(|topic| topic.name);
+        let near = closest_match(word, commands.chain(topics));
+        let near = near.map(|near| format!("did you mean mig-mps help {near}?"));
+        CommandError {
+            status: ExitStatus::Usage,
+            hints: near.into_iter().chain(error.hints).collect(),
+            ..error
+        }
+    })?;
+    Ok(format!(
+        "No command and no topic is called \"{}\". The manual has it here:\n\n{found}",
+        shorten_command(word)
+    ))
 }
 
 /// Returns the command or the topic that a command line is about: `up` of `up --previous`, `running` of `help running`.
@@ -227,17 +266,31 @@ fn reading_width() -> usize {
         .min(MAX_READING_WIDTH)
 }
 
+/// What mig-mps is, in one sentence.
+const PURPOSE: &str = "mig-mps partitions NVIDIA GPUs with MIG (Multi-Instance GPU) and shares every \
+                       part among programs with MPS (Multi-Process Service), as one file describes.";
+
+/// The first commands of those who run a node, and of those who use it.
+const WAYS_IN: &str = "\
+You run this node:
+  mig-mps init                   write a profile, after some questions
+  sudo mig-mps up profile.toml   make the devices and start their daemons
+
+You want to use a GPU:
+  mig-mps status                 show the devices, and who uses them
+  mig-mps run DEVICE -- PROGRAM  run a program on a device
+";
+
 /// The commands by task, without what each does: what the program shows if it is called without a command.
 pub fn first_screen(tasks: &[(&str, &[&str])]) -> String {
     let width = tasks.iter().map(|(task, _)| task.len()).max().unwrap_or(0);
     let room = reading_width();
-    let mut text =
-        "Usage: mig-mps COMMAND\n\nNew here: list, check, plan, up, status\n\n".to_owned();
+    let mut text = format!("{}\n{WAYS_IN}\n", wrap_behind("", PURPOSE, room));
     for (task, commands) in tasks {
-        text += &wrap_behind(&format!("  {task:width$}  "), &commands.join(", "), room);
+        text += &wrap_behind(&format!("{task:width$}  "), &commands.join(", "), room);
     }
-    text + "\nmig-mps help says what each does, mig-mps help COMMAND how it is used,\n\
-            and mig-mps help --search WORD where the manual has a word."
+    text + "\nmig-mps help start shows first steps, mig-mps help COMMAND explains a command,\n\
+            and mig-mps help WORD searches the manual."
 }
 
 /// The commands by task, the options of all, and the topics of the manual.
@@ -251,9 +304,7 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let row = |name: &str, about: &str| wrap_behind(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
     let mut text = wrap_behind("", &about.to_string(), room);
-    text.push_str(
-        "\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: list, check, plan, up, status\n",
-    );
+    text.push_str("\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: mig-mps help start\n");
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {
@@ -279,7 +330,7 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     }
     text.push_str(
         "\nmig-mps help COMMAND and mig-mps help TOPIC show more;\n\
-         mig-mps help --search WORD finds a word.\n",
+         mig-mps help WORD searches the manual for any other word.\n",
     );
     text
 }

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
@@ -56,7 +56,8 @@ pub use keeper::KeepArgs;
 /// signals and the exit status are the program's own.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [-n N] -- <PROGRAM>..."
+    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [-n N] -- <PROGRAM>...",
+    group(ArgGroup::new("ranked").multiple(true))
 )]
 pub struct RunArgs {
     /// Device: a name, a UUID, or a unique prefix of either; where a device is chosen, also a glob
@@ -84,7 +85,7 @@ pub struct RunArgs {
     #[arg(
         long,
         group = "ranked",
-        conflicts_with_all = ["device", "any", "by_rank", "profile", "min_memory", "product", "wait", "no_check"]
+        conflicts_with_all = ["device", "any", "profile", "min_memory", "product", "wait", "no_check"]
     )]
     private: bool,
     /// Bind the program to the CPUs that are local to the device's GPU
@@ -232,9 +233,14 @@ impl RunArgs {
             devices.truncate(count);
         } else {
             let position = match LocalRank::from_environment(host::environment_variable) {
-                Err(NoRank::NotSet) if self.map.is_none() => {
+                Err(NoRank::NotSet) if self.map.is_none() && !self.choose.by_rank => {
                     note_others(&devices[0].name, 1, devices.len());
                     0
+                }
+                Err(NoRank::NotSet) => {
+                    let error = CommandError::from(NoRank::NotSet);
+                    let hints = vec![NO_RANK_HINT.to_owned()];
+                    return Err(CommandError { hints, ..error });
                 }
                 rank => {
                     let rank = rank?;
@@ -477,6 +483,9 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
     };
     Ok(limits.apply()?)
 }
+
+/// The hint about `--private` for ranks where there are none.
+const NO_RANK_HINT: &str = "start it with mpirun, srun or torchrun; for a program without ranks, leave --by-rank and --map out";
 
 /// The most copies that one command runs of a program.
 const MOST_COPIES: u32 = 1024;

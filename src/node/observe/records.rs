@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::super::device_selector::{
-    Candidate, DEVICE_WITH_LOGS, known_devices_hint, name_order, select_candidates,
+    Candidate, DEVICE_WITH_LOGS, Takes, known_devices_hint, name_order, select_candidates,
 };
 use super::Detail;
 use super::daemon_passive::log_path;
@@ -270,7 +270,8 @@ impl Logs {
             .map(|logs| logs.title().to_owned())
             .collect();
         titles.sort_by_cached_key(|title| name_order(title));
-        (!titles.is_empty()).then(|| known_devices_hint(word, &titles, DEVICE_WITH_LOGS))
+        (!titles.is_empty())
+            .then(|| known_devices_hint(word, &titles, DEVICE_WITH_LOGS, Takes::Several))
     }
 
     /// Returns the logs of the GPU's devices, as far as they are recorded; never none.

@@ -233,7 +233,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
     }
     assert_snapshot!(all, @r#"
     error: invalid value 'serve=all' for '[KEY=VALUE]...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
-    error: invalid value 'percentage=5' for '[KEY=VALUE]...': there is no setting percentage: the settings are share, oversubscribe, active-thread-percentage, pinned-memory-limit, client-priority, max-clients, visible
+    error: invalid value 'percentage=5' for '[KEY=VALUE]...': there is no setting percentage: did you mean threads?
     error: invalid value 'client-priority=2' for '[KEY=VALUE]...': client-priority = "2" is not one of "normal", "below-normal"
     "#);
     sim.run(&["set", "nine", "max-clients=8"]).ended(2);

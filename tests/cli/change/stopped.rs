@@ -75,6 +75,7 @@ fn start_and_restart_bring_it_back_and_nothing_else_changes() {
     assert_snapshot!(sim.run(&["start"]).ended(2).stderr, @"
     error: no device is named
     hint: mig-mps start DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile
+    hint: no device is stopped
     ");
 }
 

@@ -408,10 +408,13 @@ fn capability_files_and_words_of_slurm_mean_devices() {
 #[test]
 fn a_pattern_is_offered_only_where_it_matches() {
     let sim = Sim::served("a100-80gb", 2, NAMED);
-    let said = sim.run(&["env", "trainer"]).ended(2).stderr;
+    let said = sim.run(&["status", "trainer"]).ended(2).stderr;
     assert_contains(&said, "takes several also takes 'trainer*'\n");
     for word in ["mig-1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
-        let said = sim.run(&["env", word]).ended(2).stderr;
+        let said = sim.run(&["status", word]).ended(2).stderr;
         assert_contains(&said, "\nhint: name one device\n");
     }
+    // A command that takes one device takes no pattern.
+    let said = sim.run(&["env", "trainer"]).ended(2).stderr;
+    assert_contains(&said, "\nhint: name one device; mig-mps run --any takes");
 }

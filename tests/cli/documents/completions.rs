@@ -21,5 +21,5 @@ fn help_and_version_that_cannot_be_written_are_an_error() {
         let ran = shell(format!("{program} {words} | true")).ended(0);
         assert_eq!(ran.stderr, "", "{words}");
     }
-    assert!(shell(program).ended(2).stderr.contains("Usage: mig-mps"));
+    assert!(shell(program).ended(2).stderr.contains("You run this node"));
 }

@@ -199,6 +199,14 @@ fn the_schema_takes_what_the_program_takes() {
             block("devices = [ { profile = \"1g\", mps = { max-clients = \"8\" } } ]"),
             false,
         ),
+        (
+            block("mig = false\nmps = { threads = 50, memory = \"4G\" }"),
+            true,
+        ),
+        (
+            block("mig = false\nmps = { threads = 50, active-thread-percentage = 50 }"),
+            false,
+        ),
         (block("device = []"), false),
         (
             "[gpu]\nselect = { all = true }\nmig = false\n".to_owned(),

@@ -168,6 +168,8 @@ fn the_devices_are_those_that_the_caller_may_see() {
     assert_eq!(seen(&rank, &[]), [1]);
     let block = [("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "3")];
     assert_eq!(seen(&block, &["--map", "block"]), [2]);
+    assert_eq!(seen(&rank, &["--by-rank"]), [1]);
+    assert_eq!(seen(&block, &["--by-rank", "--map", "block"]), [2]);
     nothing_is_left(&sim);
 }
 

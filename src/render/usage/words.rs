@@ -1,0 +1,184 @@
+//! The words that other programs have in the place of our commands.
+
+use crate::host::quote_for_shell;
+
+/// The words that other programs have for what a command does, and those that a topic of the manual explains.
+const OTHER_WORDS: &[(&str, &[&str])] = &[
+    ("up", &["apply", "create", "partition", "split"]),
+    (
+        "up --previous",
+        &["rollback", "roll-back", "undo", "revert"],
+    ),
+    ("profiles --history", &["history"]),
+    ("down", &["stop", "delete", "destroy", "remove", "rm"]),
+    ("set", &["limit", "modify", "edit"]),
+    ("kill", &["end", "terminate", "evict"]),
+    (
+        "status",
+        &["show", "ps", "top", "info", "get", "describe", "who"],
+    ),
+    ("status --watch", &["watch", "monitor", "dmon", "pmon"]),
+    ("list", &["ls", "gpus", "devices", "nvidia-smi", "smi"]),
+    (
+        "run",
+        &["exec", "launch", "attach", "enter", "shell", "use"],
+    ),
+    ("plan", &["diff"]),
+    ("check", &["validate", "lint"]),
+    ("init", &["setup", "configure", "config", "new"]),
+    ("logs", &["log"]),
+    ("doctor", &["diagnose", "diag", "health"]),
+    ("selftest", &["test"]),
+    ("compare", &["benchmark", "bench"]),
+    ("explain", &["error", "errors"]),
+    ("--version", &["version"]),
+    (
+        "help start",
+        &[
+            "quickstart",
+            "quick-start",
+            "getting-started",
+            "tutorial",
+            "intro",
+            "introduction",
+            "guide",
+            "howto",
+            "begin",
+            "beginner",
+            "first",
+        ],
+    ),
+    (
+        "help containers",
+        &["container", "docker", "podman", "apptainer"],
+    ),
+    ("help kubernetes", &["pod", "pods", "kubelet", "k8s"]),
+    ("help running", &["mpi", "mpirun", "srun", "pipes"]),
+    (
+        "help recipes",
+        &["faq", "student", "students", "class", "course", "examples"],
+    ),
+    (
+        "help troubleshooting",
+        &["slow", "performance", "hang", "hangs"],
+    ),
+    ("explain device-hung", &["hang", "hangs", "hung"]),
+    ("help glossary", &["words", "mps", "mig", "slice", "slices"]),
+    ("help profile", &["settings", "configuration"]),
+];
+
+/// Returns the words of other programs for a command, such as `up` or `help running`, with those for its options.
+pub fn words_for(command: &str) -> Vec<&'static str> {
+    let is_its = |ours: &str| {
+        ours.strip_prefix(command)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(" --"))
+    };
+    OTHER_WORDS
+        .iter()
+        .filter(|(ours, _)| is_its(ours))
+        .flat_map(|(_, words)| *words)
+        .copied()
+        .collect()
+}
+
+/// Returns the command that does what another program has this word for.
+pub fn command_for(word: &str) -> Option<&'static str> {
+    let (command, _) = OTHER_WORDS
+        .iter()
+        .find(|(_, words)| words.contains(&word))?;
+    Some(command)
+}
+
+/// The options of nvidia-smi for what mig-mps does not do.
+const ONLY_IN_NVIDIA_SMI: [&str; 9] = [
+    "-pm",
+    "--persistence-mode",
+    "-pl",
+    "--power-limit",
+    "-c",
+    "--compute-mode",
+    "-r",
+    "--gpu-reset",
+    "topo",
+];
+
+/// Returns the hint for a command line of nvidia-smi: our command, or nvidia-smi itself.
+pub(super) fn hint_for_nvidia_smi(words: &[String]) -> Option<String> {
+    let words = match words {
+        [first, rest @ ..] if first == "nvidia-smi" => rest,
+        words => words,
+    };
+    let first = words.first().map(String::as_str)?;
+    if ONLY_IN_NVIDIA_SMI.contains(&first) {
+        let quoted: Vec<_> = words.iter().map(|word| quote_for_shell(word)).collect();
+        return Some(format!(
+            "nvidia-smi does that: nvidia-smi {}",
+            quoted.join(" ")
+        ));
+    }
+    let command = command_for_nvidia_smi(first, words)?;
+    Some(format!("did you mean mig-mps {command}?"))
+}
+
+fn command_for_nvidia_smi(first: &str, words: &[String]) -> Option<String> {
+    let has = |options: &[&str]| {
+        let name = |word: &String| word.split('=').next().map(str::to_owned);
+        let mut names = words.iter().filter_map(name);
+        names.any(|name| options.contains(&name.as_str()))
+    };
+    let is_mig = first == "mig";
+    let command = match () {
+        () if is_mig && has(&["-lgip", "-lgipp", "-lcip", "-lcipp"]) => "list --offers",
+        () if is_mig && has(&["-cgi", "-cci"]) => "up",
+        () if is_mig && has(&["-dgi", "-dci"]) => "down --destroy-mig",
+        () if is_mig && words.len() > 1 => "list",
+        () if has(&["-mig", "--multi-instance-gpu"]) => "up",
+        () if !first.starts_with('-') => return None,
+        () if has(&["-l", "--loop", "-lms", "--loop-ms"]) => "status --watch",
+        () if has(&["-i", "--id"]) => return Some(list_of_gpu(words)),
+        () if has(&["-L", "--list-gpus", "-q", "--query", "-x", "--query-gpu"]) => "list",
+        () if has(&["--query-compute-apps"]) => "status",
+        () => return None,
+    };
+    Some(command.to_owned())
+}
+
+/// Returns our command for `-i 0`, which shows one GPU.
+fn list_of_gpu(words: &[String]) -> String {
+    let mut after = words.iter().skip_while(|word| !word.starts_with("-i"));
+    let index = after.nth(1).filter(|word| !word.starts_with('-'));
+    format!("list --gpu {}", index.map_or("N", String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_nvidia_smi_lead_to_our_commands() {
+        for (line, command) in [
+            ("-L", "did you mean mig-mps list?"),
+            ("nvidia-smi --list-gpus", "did you mean mig-mps list?"),
+            ("-i 0", "did you mean mig-mps list --gpu 0?"),
+            ("--id=0", "did you mean mig-mps list --gpu N?"),
+            ("-i 0 -mig 1", "did you mean mig-mps up?"),
+            ("-q -d MEMORY", "did you mean mig-mps list?"),
+            ("--query-gpu=name", "did you mean mig-mps list?"),
+            ("-l 1", "did you mean mig-mps status --watch?"),
+            ("mig -lgip", "did you mean mig-mps list --offers?"),
+            ("-pm 1", "nvidia-smi does that: nvidia-smi -pm 1"),
+            ("topo -m", "nvidia-smi does that: nvidia-smi topo -m"),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(
+                hint_for_nvidia_smi(&words).as_deref(),
+                Some(command),
+                "{line}"
+            );
+        }
+        for line in ["status -i", "up", "mig"] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(hint_for_nvidia_smi(&words), None, "{line}");
+        }
+    }
+}
