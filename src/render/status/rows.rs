@@ -11,8 +11,8 @@ use crate::node::{Device, Node};
 /// The most devices on a terminal that have a row each in any case.
 const MAX_ROWS: usize = 8;
 
-/// The number of names that a row of several devices begins with. It ends with the last name and the number of devices.
-const FIRST_NAMES: usize = 2;
+/// The number of names up to which a row has them all.
+const MAX_NAMES: usize = 3;
 
 /// True if so many devices are folded.
 pub fn are_many(devices: &[&Device]) -> bool {
@@ -97,14 +97,10 @@ impl<'a> DeviceRow<'a> {
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.devices().map(|device| device.name.as_str()).collect();
         match names.as_slice() {
-            [one] => (*one).to_owned(),
-            [first, second] => format!("{first}, {second}"),
-            [.., last] => format!(
-                "{} … {last} ({})",
-                names[..FIRST_NAMES].join(", "),
-                names.len()
-            ),
-            [] => String::new(),
+            [first, second, _, .., last] if names.len() > MAX_NAMES => {
+                format!("{first}, {second} … {last} ({})", names.len())
+            }
+            all => all.join(", "),
         }
     }
 
