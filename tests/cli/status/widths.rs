@@ -5,8 +5,8 @@ use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
 use testkit::{ONE_EACH, Ran, Sim, assert_contains, plain, without_gpu};
 
-/// A terminal with colours, and no pager.
-const TERMINAL: &str = "PAGER= TERM=xterm-256color";
+/// A terminal with colours.
+const TERMINAL: &str = "TERM=xterm-256color";
 
 /// Fails if a line of what was shown on a terminal is cut by it.
 #[track_caller]
@@ -133,7 +133,7 @@ fn a_chapter_is_text_and_not_markdown() {
 #[test]
 fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     let sim = Sim::with("a100-80gb", 1);
-    let help = assert_fits(&sim.in_80_columns("help"));
+    let help = assert_fits(&sim.in_terminal(TERMINAL, "help", 80));
     assert_contains(
         &help,
         "\n  heal             Start daemons that died, and restart those that hang without\n                   clients\n",
@@ -288,12 +288,42 @@ fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
     let shown = assert_fits(&sim.in_80_columns("status"));
     let (_, outside) = shown.split_once("OUTSIDE MPS").unwrap();
     let heading = outside.lines().next().unwrap();
-    assert!(
-        heading.contains("COMMAND") && heading.contains("LIKELY CAUSE"),
-        "{shown}"
-    );
+    for column in ["PID", "USER", "MEMORY GIB", "COMMAND", "LIKELY CAUSE"] {
+        assert!(heading.contains(column), "{shown}");
+    }
     // Its beginning: the names of users and the digits of pids leave it more room or less.
     let program = &sim.node.dir().to_str().unwrap()[..11];
     assert!(outside.contains(program), "{shown}");
     app.finish();
+}
+
+/// A script reads it, or a person searches it.
+#[test]
+fn without_a_terminal_nothing_is_cut_or_hidden() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+        [[gpu]]
+        select = { all = true }
+        devices = [ { profile = "1g", count = 7, name = "trainer-of-the-vision-group-{n}" } ]
+    "#;
+    sim.up(profile, &["--yes"]).ended(0);
+    let name = "trainer-of-the-vision-group-0";
+    let client = sim.client(name);
+    let outside = sim.outside(name);
+    let program = format!("{}/bin/cuda-app hold", sim.node.dir().display());
+    for args in [&["status"][..], &["status", "--map"]] {
+        let shown = sim.run(args).ended(0).stdout;
+        assert!(!shown.contains("hidden:"), "{shown}");
+        assert_eq!(shown.matches(&program).count(), 2, "{shown}");
+        assert_contains(&shown, "its pipe directory is /nowhere");
+        assert!(shown.matches(name).count() >= 3, "{shown}");
+        assert!(
+            shown
+                .lines()
+                .any(|line| line.ends_with("GIB") || line.ends_with("DEVICE")),
+            "{shown}"
+        );
+    }
+    client.finish();
+    outside.finish();
 }
