@@ -269,7 +269,8 @@ impl StatusWriter<'_> {
             };
             let _ = writeln!(self.out, "{mark}{line}");
         }
-        drawn.lines().next().unwrap_or_default().to_owned()
+        let head = drawn.lines().next().unwrap_or_default();
+        console::strip_ansi_codes(head).into_owned()
     }
 
     fn add_picture(&mut self, picture: &str) {
