@@ -28,7 +28,7 @@ pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
 pub use device_selector::{NoSuchDevice, device_order, glob_to_regex, lost_gpu_hint};
 pub use ending::DaemonEnding;
-pub use fault::{Fault, Finding, Severity};
+pub use fault::{Fault, Finding, NO_DRIVER, Severity};
 pub use gpu::Gpu;
 pub use observe::{
     ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
