@@ -171,14 +171,23 @@ fn render_not_ok(one: &Diagnosis, is_verbose: bool) -> String {
     out
 }
 
+/// Shows the command of a remedy, and what else the remedy says.
 fn render_remedy(finding: &Finding) -> String {
     let margin = " ".repeat(MARGIN);
-    match (finding.remedy_command(), &finding.remedy) {
-        // In one line, however long: it is there to be pasted.
-        (Some(command), _) => format!("{margin}$ {}\n", to_printable(command)),
-        (None, Some(remedy)) => wrap_behind(&margin, &to_printable(remedy), render::output_width()),
-        (None, None) => String::new(),
+    let command = finding.remedy_command();
+    // In one line, however long: it is there to be pasted.
+    let mut out = command.map_or_else(String::new, |command| {
+        format!("{margin}$ {}\n", to_printable(command))
+    });
+    let parts = finding.remedy.iter().flat_map(|remedy| remedy.split("; "));
+    let rest: Vec<&str> = parts
+        .filter(|part| command.is_none_or(|command| !part.contains(command)))
+        .collect();
+    if !rest.is_empty() {
+        let rest = to_printable(&rest.join("; "));
+        out += &wrap_behind(&margin, &rest, render::output_width());
     }
+    out
 }
 
 fn render_verdict(severity: Severity, text: &str) -> String {
