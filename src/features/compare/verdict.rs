@@ -18,23 +18,17 @@ pub(super) fn verdict(device: &str, rows: &[Compared]) -> String {
     }
     let speed_ups = rows.iter().map(|row| Spread::from_values(&row.speed_up));
     let judged: Vec<(&Compared, Spread)> = rows.iter().zip(speed_ups).collect();
-    let best = judged.iter().reduce(|best, other| {
-        if other.1.mean >= best.1.mean {
-            other
-        } else {
-            best
-        }
-    });
-    let Some((row, speed_up)) = best else {
-        return String::new();
-    };
-    if is_above_one(speed_up.least) {
-        let losses = losses(&judged);
+    let losses = losses(&judged);
+    let is_clear = |one: &&(&Compared, Spread)| is_above_one(one.1.least);
+    if let Some((row, speed_up)) = best_of(judged.iter().filter(is_clear)) {
         return format!("As clients of MPS, {}{losses}.", gain(row, speed_up.mean));
     }
+    let Some((row, speed_up)) = best_of(judged.iter()) else {
+        return String::new();
+    };
     if is_above_one(speed_up.mean) {
         return format!(
-            "No clear gain: {} {} times the throughput.",
+            "No clear gain: {} {} times the throughput{losses}.",
             copies_have(row),
             format_range(*speed_up)
         );
@@ -55,6 +49,16 @@ pub(super) fn verdict(device: &str, rows: &[Compared]) -> String {
         return format!("A loss: as clients of MPS, copies have {range} times the throughput.");
     }
     format!("No gain: {range}.")
+}
+
+/// Returns the row that gains most, of equal ones the last.
+fn best_of<'a, 'r>(
+    rows: impl Iterator<Item = &'a (&'r Compared, Spread)>,
+) -> Option<&'a (&'r Compared, Spread)>
+where
+    'r: 'a,
+{
+    rows.max_by(|one, other| one.1.mean.total_cmp(&other.1.mean))
 }
 
 /// A ratio that shows no difference.
@@ -163,6 +167,15 @@ mod tests {
     }
 
     #[test]
+    fn a_clear_gain_goes_before_a_larger_one_that_is_not() {
+        let rows = [row(2, &[1.1, 1.3], None), row(4, &[0.95, 1.9], None)];
+        assert_eq!(
+            verdict("0", &rows),
+            "As clients of MPS, 2 copies have 1.20 times the throughput."
+        );
+    }
+
+    #[test]
     fn a_gain_does_not_hide_a_loss() {
         let rows = [row(1, &[0.9, 0.92], None), row(2, &[1.5], None)];
         assert_eq!(
@@ -180,8 +193,8 @@ mod tests {
         );
         assert_eq!(said(&[row(1, &[1.001], None)]), "No gain: 1.00.");
         assert_eq!(
-            said(&[row(2, &[0.95, 1.3], None)]),
-            "No clear gain: 2 copies have 0.95 to 1.30 times the throughput."
+            said(&[row(1, &[0.8], None), row(2, &[0.95, 1.3], None)]),
+            "No clear gain: 2 copies have 0.95 to 1.30 times the throughput; 1 copy has 0.80 times."
         );
         assert_eq!(
             said(&[row(1, &[0.9, 0.95], None), row(2, &[0.7], None)]),
