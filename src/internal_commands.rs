@@ -14,11 +14,11 @@ use clap::Parser;
 use crate::client::{ADMISSION_LIMIT, check_admission};
 use crate::cuda;
 use crate::error::{ErrorContext as _, Result, command_error};
-use crate::features::run::KeepArgs;
 use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::become_daemon_command;
 use crate::render::json::to_json_line;
 use crate::render::print;
+use crate::shared::private::KeepArgs;
 
 #[derive(Debug, Parser)]
 pub enum InternalCommand {

@@ -202,6 +202,8 @@ pub struct Finding {
     pub remedy: Option<String>,
     /// True if a table of `status` shows it already.
     pub is_listed: bool,
+    /// True if it is unknown because users other than root may not see it.
+    pub is_hidden: bool,
 }
 
 /// `0.2: its daemon has died: … [daemon-dead]`
@@ -224,6 +226,7 @@ impl Finding {
             seen: seen.into(),
             remedy: None,
             is_listed: false,
+            is_hidden: false,
         }
     }
 
@@ -243,6 +246,14 @@ impl Finding {
 
     pub fn unknown(id: &'static str, why: impl Into<String>) -> Self {
         Self::new(id, Severity::Unknown, why)
+    }
+
+    /// Something that only root may see.
+    pub fn hidden(id: &'static str, why: impl Into<String>) -> Self {
+        Self {
+            is_hidden: true,
+            ..Self::unknown(id, why)
+        }
     }
 
     /// Says which device it concerns.
@@ -308,12 +319,15 @@ impl Finding {
     }
 }
 
+/// The reason why much is unknown without a driver.
+pub const NO_DRIVER: &str = "the driver does not answer";
+
 impl Node {
     /// Returns the reason why nothing is known of a fault here.
     pub fn hidden_reason(&self, fault: &Fault) -> Option<&str> {
         fault.needs.iter().find_map(|source| match source {
             EvidenceSource::Records => self.unseen_daemons(),
-            EvidenceSource::Driver => self.has_no_driver().then_some("the driver does not answer"),
+            EvidenceSource::Driver => self.has_no_driver().then_some(NO_DRIVER),
         })
     }
 }

@@ -198,12 +198,18 @@ impl Node {
         }
         if self.may_be_changing() {
             for id in ["change-interrupted", "change-under-way"] {
-                unknown.push(Finding::unknown(id, "the journal is hidden"));
+                unknown.push(Finding::hidden(id, "the journal is hidden"));
             }
         }
         for served in self.served() {
+            // Of a daemon that does not answer, root sees no more.
+            let is_hidden = served.state.is_hidden() || served.is_read_back();
             let mut hide = |id, why: &str| {
-                unknown.push(Finding::unknown(id, why).on_device(&served.record.name));
+                let finding = Finding::unknown(id, why).on_device(&served.record.name);
+                unknown.push(Finding {
+                    is_hidden,
+                    ..finding
+                });
             };
             if served.state.is_hidden() {
                 hide("device-hung", "its daemon was not asked");
@@ -219,13 +225,13 @@ impl Node {
         for device in self.existing_devices() {
             if device.processes.is_none() {
                 let why = "the driver shows who computes on it to root alone";
-                unknown.push(Finding::unknown("outside-mps", why).on_device(&device.name));
+                unknown.push(Finding::hidden("outside-mps", why).on_device(&device.name));
             }
         }
         for daemon in self.unmanaged.iter().filter(|daemon| daemon.is_hidden()) {
             let why = format!("the environment of daemon {} is hidden", daemon.pid);
             for id in ["sees-all-gpus", "default-pipe-directory"] {
-                unknown.push(Finding::unknown(id, why.as_str()));
+                unknown.push(Finding::hidden(id, why.as_str()));
             }
         }
         unknown

@@ -174,7 +174,7 @@ impl Node {
             }
         }
         if let Some(Err(why)) = &self.xids {
-            found.push(Finding::unknown("xid-errors", why.as_str()));
+            found.push(Finding::hidden("xid-errors", why.as_str()));
         }
         found
     }

@@ -30,7 +30,7 @@ pub use device_selector::{
     NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, lost_gpu_hint,
 };
 pub use ending::DaemonEnding;
-pub use fault::{Fault, Finding, Severity};
+pub use fault::{Fault, Finding, NO_DRIVER, Severity};
 pub use gpu::Gpu;
 pub use observe::{
     ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,

@@ -226,8 +226,11 @@ impl OutsideMps {
             };
         }
         if reader != Uid::ROOT {
-            let owner = self.user.map_or_else(|| "its owner".to_owned(), user_name);
-            return format!("only {owner} or root can end it");
+            return match self.user {
+                Some(Uid::ROOT) => "only root can end it".to_owned(),
+                Some(user) => format!("only {} or root can end it", user_name(user)),
+                None => "only its owner or root can end it".to_owned(),
+            };
         }
         let is_shared = |served: &Served| served.compute_mode != Some(EXCLUSIVE_PROCESS);
         let prevented = if device.is_whole() && device.serving_daemon().is_some_and(is_shared) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::device::DeviceDocument;
 use super::format::{display_or, draw_map, format_gib, group_by, indent_lines, wrap_text};
 use super::json::{VERSION, Version};
-use super::table::{Column, Table};
+use super::table::{Column, Table, hidden_remark};
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::format_ranges;
 use crate::node::{self, Device, Gpu, Node, Unseen};
@@ -25,39 +25,40 @@ pub fn render(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width
     if node.gpus.is_empty() && node.lost_gpus().next().is_none() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
     }
-    let room = width.saturating_sub(2);
-    let cards = shown.iter().map(|(gpu, devices)| Card {
-        gpu,
-        devices,
-        texts: [
-            describe_gpu(gpu),
-            render_geometry(gpu),
-            if profiles {
-                render_offers(gpu, room)
-            } else {
-                String::new()
-            },
-            render_without_compute(node, gpu),
-        ],
-    });
+    let cards = shown
+        .iter()
+        .map(|(gpu, devices)| Card::new(node, gpu, devices, profiles));
     let groups = group_by(cards, |a, b| {
-        a.texts == b.texts && a.devices.is_empty() == b.devices.is_empty()
+        a.texts == b.texts && a.offers == b.offers && a.devices.is_empty() == b.devices.is_empty()
     });
+    // One table of each kind: its columns are the same for every GPU.
+    let room = width.saturating_sub(2);
+    let (mut offers, mut devices) = (new_offer_table(), new_device_table());
+    for group in &groups {
+        group[0]
+            .offers
+            .iter()
+            .for_each(|row| offers.add_row(row.clone()));
+        device_rows(group).for_each(|row| devices.add_row(row));
+    }
+    let (mut offers, mut devices) = (offers.fit(room), devices.fit(room));
     for (position, group) in groups.iter().enumerate() {
         if position > 0 {
             out.push('\n');
         }
-        let [about, geometry, offers, without_compute] = &group[0].texts;
+        let [about, geometry, without_compute] = &group[0].texts;
         let indices: Vec<u32> = group.iter().map(|card| card.gpu.index).collect();
         let title = format!("GPU {}  {about}", format_ranges(&indices));
         let _ = writeln!(out, "{}", style(title).bold());
         out.push_str(&indent_lines(&render_identities(group)));
         out.push_str(&indent_lines(geometry));
-        out.push_str(&indent_lines(offers));
-        let devices = group.iter().flat_map(|card| card.devices.iter().copied());
-        out.push_str(&indent_lines(&self::render_devices(devices, room)));
+        out.push_str(&indent_lines(&offers.take_rows(group[0].offers.len())));
+        out.push_str(&indent_lines(
+            &devices.take_rows(device_rows(group).count()),
+        ));
         out.push_str(&indent_lines(without_compute));
     }
+    out.push_str(&hidden_remark(&[&offers, &devices], width, "--json"));
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
         let _ = writeln!(out, "\n{}", wrap_text(LEGEND, width).join("\n"));
     }
@@ -84,9 +85,33 @@ fn not_listed(node: &Node) -> Vec<String> {
 struct Card<'a> {
     gpu: &'a Gpu,
     devices: &'a [&'a Device],
-    /// Everything but the identities of the GPU and of its devices: what it is, its geometry, its offers, and its instances
-    /// without a device.
-    texts: [String; 4],
+    /// The cells of its offers.
+    offers: Vec<Vec<String>>,
+    /// What it is, its geometry, and its instances without a device.
+    texts: [String; 3],
+}
+
+impl<'a> Card<'a> {
+    fn new(node: &Node, gpu: &'a Gpu, devices: &'a [&'a Device], profiles: bool) -> Self {
+        let mut geometry = render_geometry(gpu);
+        let mut offers = Vec::new();
+        if profiles {
+            offers = offer_rows(gpu);
+            if offers.is_empty() && gpu.mig.is_some() {
+                geometry.push_str("This driver lists profiles only while MIG is on.\n");
+            }
+        }
+        Self {
+            gpu,
+            devices,
+            offers,
+            texts: [
+                describe_gpu(gpu),
+                geometry,
+                render_without_compute(node, gpu),
+            ],
+        }
+    }
 }
 
 /// The UUID and PCI address of each GPU.
@@ -136,33 +161,33 @@ fn describe_gpu(gpu: &Gpu) -> String {
     format!("{}  {memory} GiB  {mig}", gpu.product)
 }
 
-fn render_devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
-    let mut table = Table::new(vec![
+fn new_device_table() -> Table {
+    Table::new(vec![
         Column::left_aligned("NAME", 0),
         Column::left_aligned("PROFILE", 0),
-        Column::left_aligned("GI/CI", 1),
-        Column::left_aligned("AT", 0),
-        Column::right_aligned("SMS", 3),
-        Column::right_aligned("GIB", 4),
-        Column::left_aligned("UUID", 0),
-    ]);
-    for device in shown {
-        if let Some(part) = &device.part {
-            table.add_row(vec![
-                device.name.clone(),
-                part.title.clone(),
-                format!("{}/{}", part.gpu_instance, part.compute_instance),
-                part.placement.format_range(),
-                part.multiprocessors.to_string(),
-                format_own_memory(part.memory_mib),
-                device.uuid.clone(),
-            ]);
-        }
-    }
-    if table.is_empty() {
-        return String::new();
-    }
-    table.render(width, "--json")
+        Column::left_aligned("GI/CI", 5),
+        Column::left_aligned("AT", 3),
+        Column::right_aligned("SMS", 2),
+        Column::right_aligned("GIB", 1),
+        Column::left_aligned("UUID", 4),
+    ])
+}
+
+/// Returns the cells of the MIG devices on these GPUs.
+fn device_rows(group: &[Card<'_>]) -> impl Iterator<Item = Vec<String>> {
+    let devices = group.iter().flat_map(|card| card.devices);
+    devices.filter_map(|device| {
+        let part = device.part.as_ref()?;
+        Some(vec![
+            device.name.clone(),
+            part.title.clone(),
+            format!("{}/{}", part.gpu_instance, part.compute_instance),
+            part.placement.format_range(),
+            part.multiprocessors.to_string(),
+            format_own_memory(part.memory_mib),
+            device.uuid.clone(),
+        ])
+    })
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
@@ -188,26 +213,27 @@ fn render_without_compute(node: &Node, gpu: &Gpu) -> String {
     lines
 }
 
-fn render_offers(gpu: &Gpu, width: usize) -> String {
-    if gpu.mig.is_some() && gpu.profiles.is_empty() {
-        return "This driver lists profiles only while MIG is on.\n".to_owned();
-    }
-    let mut table = Table::new(vec![
+fn new_offer_table() -> Table {
+    Table::new(vec![
         Column::left_aligned("OFFERS", 0),
-        Column::right_aligned("ID", 2),
-        Column::right_aligned("SMS", 1),
+        Column::right_aligned("ID", 3),
+        Column::right_aligned("SMS", 2),
         Column::right_aligned("GIB", 1),
         Column::right_aligned("MOST", 0),
         Column::right_aligned("FREE", 0),
         Column::left_aligned("SLICES", 0),
-    ]);
-    for profile in &gpu.profiles {
+    ])
+}
+
+/// Returns the cells of the profiles that a GPU offers.
+fn offer_rows(gpu: &Gpu) -> Vec<Vec<String>> {
+    let rows = gpu.profiles.iter().map(|profile| {
         let places: Vec<String> = profile
             .placements
             .iter()
             .map(|at| at.format_range())
             .collect();
-        table.add_row(vec![
+        vec![
             profile.name.to_string(),
             profile.id.to_string(),
             display_or(profile.multiprocessors, "?"),
@@ -215,12 +241,9 @@ fn render_offers(gpu: &Gpu, width: usize) -> String {
             profile.most.to_string(),
             display_or(profile.free, "?"),
             places.join(", "),
-        ]);
-    }
-    if table.is_empty() {
-        return String::new();
-    }
-    table.render(width, "--json")
+        ]
+    });
+    rows.collect()
 }
 
 /// The output of `mig-mps list --json`.

@@ -149,7 +149,14 @@ impl Table {
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
     /// shows them.
-    pub fn render(mut self, width: usize, option: &str) -> String {
+    pub fn render(self, width: usize, option: &str) -> String {
+        let mut fitted = self.fit(width);
+        let rows = fitted.take_rows(usize::MAX);
+        rows + &hidden_remark(&[&fitted], width, option)
+    }
+
+    /// Hides the columns for which there is no room in a line of this width.
+    pub fn fit(mut self, width: usize) -> FittedTable {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
         let mut hideable: Vec<(usize, Column)> = Vec::new();
@@ -164,49 +171,50 @@ impl Table {
         }
         hideable.sort_by_key(|(_, column)| column.rank);
         let mut hidden = Vec::new();
-        let mut text = trim_lines(&self.comfy);
-        while text.lines().any(|line| measure_text_width(line) > width)
+        let mut lines = self.lines();
+        while !fits_all(&lines, width)
             && let Some((position, column)) = hideable.pop()
         {
             self.constrain_column(position, ColumnConstraint::Hidden);
             hidden.push((position, column));
-            text = trim_lines(&self.comfy);
+            lines = self.lines();
         }
-        text = self.restore_fitting_columns(&mut hidden, width, text);
-        if !hidden.is_empty() {
-            let names = hidden
-                .iter()
-                .map(|(_, column)| column.title.to_lowercase())
-                .collect::<Vec<_>>()
-                .join(", ");
-            let remark = format!("{names} (widen the terminal, or use {option})");
-            for line in wrap_behind(HIDDEN_HEAD, &remark, width).lines() {
-                let _ = writeln!(text, "{}", style(line).dim());
-            }
+        self.restore_fitting_columns(&mut hidden, width, &mut lines);
+        let is_whole = hidden.is_empty() && fits_all(&lines, width);
+        let mut lines = lines.into_iter();
+        FittedTable {
+            head: lines.next().unwrap_or_default(),
+            rows: lines,
+            hidden: hidden.iter().map(|(_, column)| column.title).collect(),
+            is_whole,
         }
-        text
     }
 
     /// Shows hidden columns again, the last one first, that fit beside the others: a wider one may have been hidden after
-    /// them. Returns the text.
+    /// them.
     fn restore_fitting_columns(
         &mut self,
         hidden: &mut Vec<(usize, Column)>,
         width: usize,
-        mut text: String,
-    ) -> String {
+        lines: &mut Vec<String>,
+    ) {
         for nth in (0..hidden.len()).rev() {
             let (position, _) = hidden[nth];
             self.constrain_column(position, ColumnConstraint::ContentWidth);
-            let wider = trim_lines(&self.comfy);
-            if wider.lines().all(|line| measure_text_width(line) <= width) {
+            let wider = self.lines();
+            if fits_all(&wider, width) {
                 hidden.remove(nth);
-                text = wider;
+                *lines = wider;
             } else {
                 self.constrain_column(position, ColumnConstraint::Hidden);
             }
         }
-        text
+    }
+
+    /// Returns the lines, the head first, without blanks at their ends.
+    fn lines(&self) -> Vec<String> {
+        let lines = self.comfy.lines();
+        lines.map(|line| line.trim_end().to_owned()).collect()
     }
 
     fn constrain_column(&mut self, position: usize, constraint: ColumnConstraint) {
@@ -216,18 +224,58 @@ impl Table {
     }
 }
 
+/// The lines of a table that fits the terminal. Groups of its rows can stand under headings: their columns are the same.
+#[derive(Debug)]
+pub struct FittedTable {
+    head: String,
+    rows: std::vec::IntoIter<String>,
+    hidden: Vec<&'static str>,
+    /// True if every column is shown and no line is too long.
+    pub is_whole: bool,
+}
+
+impl FittedTable {
+    /// Returns the next rows below the head, which is bold on a terminal; nothing for no rows.
+    pub fn take_rows(&mut self, count: usize) -> String {
+        if count == 0 {
+            return String::new();
+        }
+        let mut text = format!("{}\n", style(&self.head).bold());
+        for row in self.rows.by_ref().take(count) {
+            let _ = writeln!(text, "{row}");
+        }
+        text
+    }
+}
+
+/// Names the columns that the tables of a screen hide, and the option that shows them; empty if there are none.
+pub fn hidden_remark(tables: &[&FittedTable], width: usize, option: &str) -> String {
+    let mut titles: Vec<&str> = Vec::new();
+    for title in tables.iter().flat_map(|table| &table.hidden) {
+        if !titles.contains(title) {
+            titles.push(title);
+        }
+    }
+    let mut text = String::new();
+    if !titles.is_empty() {
+        let names = titles.join(", ").to_lowercase();
+        let remark = format!("{names} (widen the terminal, or use {option})");
+        for line in wrap_behind(HIDDEN_HEAD, &remark, width).lines() {
+            let _ = writeln!(text, "{}", style(line).dim());
+        }
+    }
+    text
+}
+
+/// True if no line is wider than this.
+fn fits_all(lines: &[String], width: usize) -> bool {
+    lines.iter().all(|line| measure_text_width(line) <= width)
+}
+
 /// Stand in cells for a value that does not exist, for one that is unknown, and for several values.
 pub const NONE: &str = "-";
 pub const UNKNOWN: &str = "?";
 pub const SEVERAL: &str = "…";
-
-/// Returns the lines of a table without blanks at their ends.
-fn trim_lines(table: &Comfy) -> String {
-    table.lines().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "{}", line.trim_end());
-        text
-    })
-}
 
 #[cfg(test)]
 mod tests {
@@ -264,6 +312,17 @@ mod tests {
             narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\n  uuid,\n  pid\n"),
             "{narrow}"
         );
+    }
+
+    #[test]
+    fn groups_of_rows_have_the_same_columns() {
+        let mut fitted = table(Column::left_aligned("UUID", 2)).fit(20);
+        assert_eq!(fitted.take_rows(0), "");
+        assert_eq!(fitted.take_rows(1), "NAME       PID\n0.0          7\n");
+        assert_eq!(fitted.take_rows(1), "NAME       PID\ntrainer  12345\n");
+        assert!(!fitted.is_whole);
+        let remark = hidden_remark(&[&fitted, &fitted], 80, "--json");
+        assert_eq!(remark, "hidden: uuid (widen the terminal, or use --json)\n");
     }
 
     #[test]

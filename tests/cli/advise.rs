@@ -260,7 +260,7 @@ fn what_was_measured_is_asked_for_and_applied() {
         let name = ["-n", "1,3", "--save", figures, "--program", "web", device];
         let ran = compare(&sim, &name, PROGRAM).ended(0);
         assert_contains(&ran.stderr, &format!("Saved 2 measurements to {figures}."));
-        assert_contains(&ran.stdout, "MS AS CLIENTS");
+        assert_contains(&ran.stdout, "LATENCY MS");
     }
     let saved = fs::read_to_string(figures).unwrap();
     for part in [

@@ -21,13 +21,15 @@ use crate::render::format::{
     wrap_behind, wrap_lines,
 };
 use crate::render::json::{Message, VERSION, Version};
-use crate::render::table::{Column, Table};
+use crate::render::table::{Column, FittedTable, Table, hidden_remark};
 use crate::settings::Settings;
 
 /// Formats the result of a profile on a node; GPUs with the same result are shown together.
 pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
-    for group in group_by(&on_node.gpus, |a, b| is_same_result(a, b)) {
+    let groups = group_by(&on_node.gpus, |a, b| is_same_result(a, b));
+    let mut devices = fit_devices(&groups, width.saturating_sub(2));
+    for group in &groups {
         let indices: Vec<u32> = group.iter().map(|gpu| gpu.index).collect();
         let key = group[0].model.map(|model| format!("{}  ", model.key));
         let (key, product) = (key.unwrap_or_default(), &group[0].product);
@@ -50,15 +52,14 @@ pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
         } else if shape.devices.is_empty() {
             let _ = writeln!(out, "  the whole GPU, without a daemon");
         }
-        if shape.devices.is_empty() {
-            continue;
+        let shares = shape.devices.iter().filter_map(describe_share);
+        let mut table = devices.take_rows(shape.devices.len());
+        for share in group_by(shares, PartialEq::eq) {
+            let _ = writeln!(table, "{}", wrap_lines(&share[0], width.saturating_sub(2)));
         }
-        let shapes: Vec<&Shape> = group.iter().filter_map(|gpu| gpu.shape.as_ref()).collect();
-        out.push_str(&indent_lines(&render_devices(
-            &shapes,
-            width.saturating_sub(2),
-        )));
+        out.push_str(&indent_lines(&table));
     }
+    out.push_str(&hidden_remark(&[&devices], width, "--json"));
     for (block, models) in &on_node.elsewhere {
         let line = format!(
             "{}: only the node can tell which GPU this is; it fits on {}",
@@ -136,55 +137,78 @@ fn without_names(shape: &Shape) -> Shape {
     shape
 }
 
-/// Formats the devices of GPUs with the same result, one at least.
-fn render_devices(shapes: &[&Shape], width: usize) -> String {
+/// The ways to list the names of alike devices, the longest first.
+const NAME_LISTS: [fn(&[&str]) -> String; 3] = [
+    |names| names.join(", "),
+    shorten_list,
+    |names| match names {
+        [first, .., last] if names.len() > 2 => format!("{first} … {last}"),
+        names => names.join(", "),
+    },
+];
+
+/// Fits a table of the devices of all groups into this width: it has the same columns for every group. Names are shortened
+/// before columns are hidden.
+fn fit_devices(groups: &[Vec<&JudgedGpu>], width: usize) -> FittedTable {
+    let [all, some, shortest] =
+        NAME_LISTS.map(|list_names| device_table(groups, list_names).fit(width));
+    [all, some]
+        .into_iter()
+        .find(|table| table.is_whole)
+        .unwrap_or(shortest)
+}
+
+fn device_table(groups: &[Vec<&JudgedGpu>], list_names: fn(&[&str]) -> String) -> Table {
     let mut table = Table::new(vec![
         Column::left_aligned("PROFILE", 0),
-        Column::left_aligned("AT", 4),
-        Column::right_aligned("SMS", 1),
-        Column::right_aligned("GIB", 1),
-        Column::left_aligned("SERVE", 3),
-        Column::left_aligned("SERVER", 5),
-        Column::right_aligned("THREADS", 2),
+        Column::left_aligned("AT", 7),
+        Column::right_aligned("SMS", 5),
+        Column::right_aligned("GIB", 4),
+        Column::left_aligned("SERVE", 1),
+        Column::left_aligned("SERVER", 8),
+        Column::right_aligned("THREADS", 3),
         Column::right_aligned("LIMIT", 2),
-        Column::right_aligned("CLIENTS", 2),
+        Column::right_aligned("CLIENTS", 6),
         Column::left_aligned("NAMES", 0),
     ]);
-    for (nth, device) in shapes[0].devices.iter().enumerate() {
-        let names: Vec<&str> = shapes
-            .iter()
-            .filter_map(|shape| shape.devices.get(nth))
-            .filter(|device| device.settings.is_some())
-            .map(|device| device.name.as_str())
-            .collect();
-        let settings = device.settings.as_ref();
-        let threads = settings.map(|settings| settings.active_thread_percentage);
-        let limit = settings.and_then(|settings| settings.pinned_memory_limit);
-        table.add_row(vec![
-            display_or(device.profile.as_ref(), "whole GPU"),
-            display_or(device.place.placement().map(Placement::format_range), "-"),
-            display_or(device.multiprocessors, "?"),
-            display_or(device.memory_mib.map(|mib| format_gib(mib << 20)), "?"),
-            display_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
-            display_or(settings.map(|settings| settings.server), "-"),
-            display_or(threads.map(|threads| format!("{threads}%")), "-"),
-            display_or(limit, "-"),
-            display_or(client_limit(device), "-"),
-            if names.is_empty() {
-                "no daemon".to_owned()
-            } else {
-                shorten_list(&names)
-            },
-        ]);
+    for group in groups {
+        let shapes: Vec<&Shape> = group.iter().filter_map(|gpu| gpu.shape.as_ref()).collect();
+        let count = shapes.first().map_or(0, |shape| shape.devices.len());
+        for nth in 0..count {
+            let alike = shapes.iter().filter_map(|shape| shape.devices.get(nth));
+            table.add_row(device_cells(&alike.collect::<Vec<_>>(), list_names));
+        }
     }
-    let mut text = table.render(width, "--json");
-    for group in group_by(
-        shapes[0].devices.iter().filter_map(describe_share),
-        PartialEq::eq,
-    ) {
-        let _ = writeln!(text, "{}", wrap_lines(&group[0], width));
-    }
-    text
+    table
+}
+
+/// Returns the cells of devices that differ only in their names.
+fn device_cells(alike: &[&DevicePlan], list_names: fn(&[&str]) -> String) -> Vec<String> {
+    let device = alike[0];
+    let names: Vec<&str> = alike
+        .iter()
+        .filter(|device| device.settings.is_some())
+        .map(|device| device.name.as_str())
+        .collect();
+    let settings = device.settings.as_ref();
+    let threads = settings.map(|settings| settings.active_thread_percentage);
+    let limit = settings.and_then(|settings| settings.pinned_memory_limit);
+    vec![
+        display_or(device.profile.as_ref(), "whole GPU"),
+        display_or(device.place.placement().map(Placement::format_range), "-"),
+        display_or(device.multiprocessors, "?"),
+        display_or(device.memory_mib.map(|mib| format_gib(mib << 20)), "?"),
+        display_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
+        display_or(settings.map(|settings| settings.server), "-"),
+        display_or(threads.map(|threads| format!("{threads}%")), "-"),
+        display_or(limit, "-"),
+        display_or(client_limit(device), "-"),
+        if names.is_empty() {
+            "no daemon".to_owned()
+        } else {
+            list_names(&names)
+        },
+    ]
 }
 
 /// Returns the most clients that a device takes, or `max-clients` if that is less; `None` without that setting.

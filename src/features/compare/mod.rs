@@ -1,8 +1,10 @@
 //! `mig-mps compare`
 
+mod device;
 mod report;
 mod save;
 mod trial;
+mod verdict;
 mod witness;
 
 use std::ffi::OsString;
@@ -14,20 +16,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{ClientOptions, ClientSlot, Variables, check_ready};
 use crate::commands::args::{duration, number};
-use crate::commands::env::{client_variables, find_served};
+use crate::commands::env::client_variables;
 use crate::commands::{Context, verify};
-use crate::error::{CommandError, Result, command_error, usage_error};
+use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, adopt_descendants, empty_directory};
-use crate::node::{Client, Detail, Node, Served, observe, observe_records};
-use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::node::{Detail, Node, Served, observe};
 use crate::render::format::format_time_taken;
 use crate::render::json::{VERSION, print_report};
 use crate::render::note;
 use crate::settings::Percentage;
 use crate::shared::program::end_descendants;
-use crate::shared::{WantedDevices, free_devices};
 
+use device::ServedDevice;
 use report::{Compared, Way};
 use save::Save;
 use trial::{Throughput, Trial, mixed_output_error};
@@ -48,6 +49,12 @@ pub struct CompareArgs {
     /// The same, as it was written before 0.3
     #[arg(long = "device", hide = true, value_name = "DEVICE")]
     by_option: Option<String>,
+    /// Start an MPS daemon of the caller's own for the comparison, and end it afterwards
+    ///
+    /// Without root, on an idle device without a daemon that the caller's environment names, or that Slurm has given to
+    /// the job. A plain user needs no --private where no device has a daemon.
+    #[arg(long, conflicts_with_all = ["device", "by_option"])]
+    private: bool,
     /// Numbers of copies to compare, separated by commas
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
         value_parser = number::<1, 1000>)]
@@ -84,25 +91,10 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     verify::prepare_check(environment)?;
     let node = observe(environment, Detail::STATUS)?;
-    let served = args.choose_device(&node, environment)?;
-    check_not_in_use(&node, served)?;
+    let device = ServedDevice::choose(args, &node, environment)?;
+    let served = device.served();
     args.check_client_limit(served)?;
-    let options = ClientOptions {
-        threads: args.threads,
-        ..ClientOptions::default()
-    };
-    let mps = client_variables(served, environment, &options)?;
-    let name = &served.record.name;
-    let records = observe_records(environment)?;
-    check_ready(
-        environment,
-        &records,
-        name,
-        &mps,
-        ClientSlot::Needed,
-        |environment, _| environment.caller,
-    )?;
-
+    let mps = args.ready_variables(&device, environment)?;
     let save = args.open_save(&node, served)?;
     let nowhere = empty_directory()?;
     // What a copy leaves behind can be ended then.
@@ -110,7 +102,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut measurements = Measurements {
         args,
         environment,
-        witness: Witness::new(environment, &node, served)?,
+        witness: Witness::new(environment, device.records(), served)?,
         outside: Variables::outside_mps(&served.record, nowhere.path()),
         mps,
         first: None,
@@ -122,13 +114,14 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let saved = save.map_or(Ok(()), |mut save| {
         save.append(&comparisons, measurements.counts_runs())
     });
-    if let Err(error) = made {
-        return Err(saved.err().unwrap_or(error));
+    if made.is_err() {
+        comparisons.retain_mut(Compared::keep_whole_rounds);
     }
+    comparisons.iter_mut().for_each(Compared::add_speed_up);
     let last_line = measurements.first.and_then(|first| first.line);
     let comparison = Comparison {
         version: VERSION,
-        device: name.clone(),
+        device: served.record.name.clone(),
         kind: describe_device(&node, served),
         command_line: args.command_line(),
         quantity: if last_line.is_some() {
@@ -137,63 +130,45 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
             "runs per second"
         },
         last_line,
-        rounds: args.rounds,
+        rounds: comparisons.iter().map(Compared::rounds).max().unwrap_or(0),
         comparisons,
     };
-    print_report(&comparison, args.json)?;
-    note_unseen(&comparison);
+    show(&comparison, made.is_ok(), args.json)?;
+    if let Err(error) = made {
+        return Err(saved.err().unwrap_or(error));
+    }
     // Figures that could not be saved are at least shown.
     saved.map(|()| ExitStatus::Done)
 }
 
-/// Says that copies may not have run as they were to.
-fn note_unseen(comparison: &Comparison) {
+/// Shows a comparison, or the rounds of one that failed.
+fn show(comparison: &Comparison, is_complete: bool, as_json: bool) -> Result<()> {
+    if is_complete {
+        note_unseen(comparison, as_json);
+    } else if as_json || comparison.comparisons.is_empty() {
+        return Ok(());
+    } else {
+        note("Not everything was measured. These rounds were:");
+    }
+    Ok(print_report(comparison, as_json)?)
+}
+
+/// Says that copies may not have run as they were to. The verdict, which JSON lacks, says so of copies that were not seen.
+fn note_unseen(comparison: &Comparison, as_json: bool) {
     let name = &comparison.device;
     let mut seen = comparison
         .comparisons
         .iter()
         .flat_map(|row| [row.without_mps.is_seen(), row.with_mps.is_seen()]);
     if seen.clone().any(|seen| seen == Some(false)) {
-        note(&format!(
-            "In some measurements the driver listed no copy on {name}: the program ended too soon, or did not use the GPU. \
-             These figures do not show what MPS is worth."
-        ));
+        if as_json {
+            note(&verdict::verdict(name, &comparison.comparisons));
+        }
     } else if seen.any(|seen| seen.is_none()) {
         note(&format!(
             "Whether the copies were MPS clients was not checked: the driver shows who computes on {name} to root only."
         ));
     }
-}
-
-/// Returns the pids of the programs that use a device, as clients or outside MPS.
-fn user_pids(node: &Node, served: &Served) -> Vec<String> {
-    let clients = served.clients.as_slice().iter().chain(&served.waiting);
-    let outside = node
-        .device_named(&served.record.name)
-        .into_iter()
-        .flat_map(|device| &device.outside_mps);
-    clients
-        .map(Client::shown_pid)
-        .chain(outside.map(|outside| outside.pid.to_string()))
-        .collect()
-}
-
-/// Refuses a device on which the program would not be alone, or could not run outside MPS.
-fn check_not_in_use(node: &Node, served: &Served) -> Result<()> {
-    let name = &served.record.name;
-    let pids = user_pids(node, served);
-    if !pids.is_empty() {
-        let what = format!("{name} is in use: pid {}", pids.join(", "));
-        let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.with_hint("a comparison needs the device for itself"));
-    }
-    if served.compute_mode == Some(EXCLUSIVE_PROCESS) {
-        return Err(command_error(format_args!(
-            "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
-        ))
-        .with_hint("apply a profile without compute-mode first"));
-    }
-    Ok(())
 }
 
 /// Describes a device, such as `3g.40gb of NVIDIA A100-SXM4-80GB`.
@@ -207,16 +182,23 @@ fn describe_device(node: &Node, served: &Served) -> String {
 }
 
 impl CompareArgs {
-    /// Returns the device to measure on.
-    fn choose_device<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
-        if let Some(word) = self.device.as_ref().or(self.by_option.as_ref()) {
-            return find_served(node, word);
-        }
-        let free = free_devices(node, &WantedDevices::default(), environment.caller)?;
-        let mut idle = free
-            .iter()
-            .filter(|served| user_pids(node, served).is_empty());
-        Ok(idle.next().copied().unwrap_or(free[0]))
+    /// Returns the environment of clients, which were found to be taken.
+    fn ready_variables(&self, device: &ServedDevice, callers: &Environment) -> Result<Variables> {
+        let (served, environment) = (device.served(), device.environment(callers));
+        let options = ClientOptions {
+            threads: self.threads,
+            ..ClientOptions::default()
+        };
+        let variables = client_variables(served, environment, &options)?;
+        check_ready(
+            environment,
+            device.records(),
+            &served.record.name,
+            &variables,
+            ClientSlot::Needed,
+            |environment, _| environment.caller,
+        )?;
+        Ok(variables)
     }
 
     fn command_line(&self) -> Vec<String> {
@@ -324,7 +306,6 @@ impl Measurements<'_> {
                 }
             }
         }
-        rows.iter_mut().for_each(Compared::add_speed_up);
         Ok(())
     }
 

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use crate::render::format::{display_or, escape_text, format_count, format_figure, format_gib};
+use super::verdict::verdict;
+use crate::render::format::{
+    display_or, escape_text, format_count, format_figure, format_gib, wrap_lines,
+};
 use crate::render::json::{Report, Version, as_seconds};
 use crate::render::table::{Column, NONE, Table};
 
@@ -90,6 +93,19 @@ pub struct Compared {
 }
 
 impl Compared {
+    pub fn rounds(&self) -> u32 {
+        u32::try_from(self.with_mps.throughput.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Leaves only the rounds that were measured both ways; false if there is none.
+    pub fn keep_whole_rounds(&mut self) -> bool {
+        let (outside, mps) = (&mut self.without_mps, &mut self.with_mps);
+        let rounds = outside.throughput.len().min(mps.throughput.len());
+        outside.throughput.truncate(rounds);
+        mps.throughput.truncate(rounds);
+        rounds > 0
+    }
+
     /// Computes the speed-up once all rounds are measured.
     pub fn add_speed_up(&mut self) {
         let outside = &self.without_mps.throughput;
@@ -132,15 +148,20 @@ impl Report for Comparison {
             Some(line) => format!("the number at the end of {:?}", end_of(line)),
             None => self.quantity.to_owned(),
         };
-        format!(
+        let heading = format!(
             "{} ({}): {}, {} of each\n\
-             Measured: {measured}, summed over the copies; the mean of all rounds\n\n{}\n{}",
+             Measured: {measured}, summed over the copies; the mean of all rounds",
             self.device,
             escape_text(&self.kind),
             escape_text(program),
             format_count(self.rounds as usize, "round"),
+        );
+        format!(
+            "{}\n\n{}\n{}\n{}\n",
+            wrap_lines(&heading, width),
             render_table(&self.comparisons, width),
             render_chart(&self.comparisons, width),
+            wrap_lines(&verdict(&self.device, &self.comparisons), width),
         )
     }
 }
@@ -152,13 +173,12 @@ fn render_table(rows: &[Compared], width: usize) -> String {
         Column::right_aligned("AS CLIENTS", 0),
         Column::right_aligned("SPEED-UP", 0),
         Column::left_aligned("RANGE", 1),
-        Column::right_aligned("GIB OUTSIDE", 2),
-        Column::right_aligned("GIB AS CLIENTS", 2),
-        Column::right_aligned("MS OUTSIDE", 3).hidden_if_empty(),
-        Column::right_aligned("MS AS CLIENTS", 3).hidden_if_empty(),
+        Column::right_aligned(MEMORY, 0),
+        Column::right_aligned(LATENCY, 0).hidden_if_empty(),
     ]);
     for row in rows {
         let speed_up = Spread::from_values(&row.speed_up);
+        let ways = [&row.without_mps, &row.with_mps];
         table.add_row(vec![
             row.copies.to_string(),
             format_figure(row.without_mps.mean_throughput()),
@@ -169,13 +189,39 @@ fn render_table(rows: &[Compared], width: usize) -> String {
                 format_ratio(speed_up.least),
                 format_ratio(speed_up.greatest)
             ),
-            display_or(row.without_mps.memory_used_bytes.map(format_gib), "n/a"),
-            display_or(row.with_mps.memory_used_bytes.map(format_gib), "n/a"),
-            display_or(row.without_mps.latency_ms.map(format_figure), NONE),
-            display_or(row.with_mps.latency_ms.map(format_figure), NONE),
+            format_pair(ways.map(|way| way.memory_used_bytes.map(format_gib)), "n/a"),
+            format_pair(ways.map(|way| way.latency_ms.map(format_figure)), NONE),
         ]);
     }
-    table.render(width, "--json")
+    let has_latency = rows.iter().any(|row| {
+        row.without_mps
+            .latency_ms
+            .or(row.with_mps.latency_ms)
+            .is_some()
+    });
+    let titles = if has_latency {
+        format!("{MEMORY}, {LATENCY}")
+    } else {
+        MEMORY.to_owned()
+    };
+    let legend = format!("{titles}: outside MPS → as clients");
+    table.render(width, "--json") + &wrap_lines(&legend, width) + "\n"
+}
+
+/// The titles of the columns with two figures, of which none is to be hidden without the other.
+const MEMORY: &str = "MEMORY GIB";
+const LATENCY: &str = "LATENCY MS";
+
+/// `0.5 → 0.9`, or only the word for no figure if there is none.
+fn format_pair([outside, clients]: [Option<String>; 2], none: &str) -> String {
+    if outside.is_none() && clients.is_none() {
+        return none.to_owned();
+    }
+    format!(
+        "{} → {}",
+        display_or(outside, none),
+        display_or(clients, none)
+    )
 }
 
 fn render_chart(rows: &[Compared], width: usize) -> String {
@@ -220,7 +266,7 @@ fn bar_length(share: f64, room: usize) -> usize {
 }
 
 /// Formats a ratio.
-fn format_ratio(ratio: f64) -> String {
+pub fn format_ratio(ratio: f64) -> String {
     let decimals = if ratio < 10.0 { 2 } else { 1 };
     format!("{ratio:.decimals$}")
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::check::{Examined, Judge};
 use crate::host::{Holder, MIN_OPEN_FILES, Pid, Process, caller};
 use crate::mps::ContextMemory;
-use crate::node::{Finding, Served, Variable};
+use crate::node::{Finding, NO_DRIVER, Served, Variable};
 
 /// Each client takes several files of its server.
 const FEW_FILES: u64 = 1024;
@@ -58,7 +58,7 @@ fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
         );
         vec![Finding::warn(id, seen)]
     } else if node.driver.is_empty() {
-        vec![Finding::unknown(id, "the driver's version is not known")]
+        vec![Finding::unknown(id, NO_DRIVER)]
     } else {
         Vec::new()
     }
@@ -78,7 +78,7 @@ fn daemon_files(id: &'static str, examined: &Examined<'_>, served: &Served) -> V
     };
     let record = &served.record;
     vec![match process.open_file_limit() {
-        None => Finding::unknown(id, "its limit of open files is hidden"),
+        None => Finding::hidden(id, "its limit of open files is hidden"),
         Some(many) if many >= FEW_FILES => Finding::ok(id, format!("{many} files")),
         // A restart would not change it.
         Some(few) if record.settings.nofile == Some(few) => Finding::warn(
@@ -102,7 +102,7 @@ fn outdated_program(id: &'static str, examined: &Examined<'_>, served: &Served) 
         return Vec::new();
     };
     vec![match process.is_replaced() {
-        None => Finding::unknown(id, "the file of its program is hidden"),
+        None => Finding::hidden(id, "the file of its program is hidden"),
         Some(false) => Finding::ok(id, "its program is the installed one"),
         Some(true) => Finding::warn(
             id,
@@ -282,7 +282,7 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
                 format!("pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"),
             )
         } else if environ.is_none() {
-            Finding::unknown(
+            Finding::hidden(
                 id,
                 format!("pid {pid} (gpu-kubelet-plugin) runs, and its feature gates are hidden"),
             )

@@ -9,7 +9,7 @@ use crate::cuda;
 use crate::failure::Failure;
 use crate::host::run;
 use crate::mps::ControlProgram;
-use crate::node::Finding;
+use crate::node::{Finding, NO_DRIVER};
 use crate::nvml::NvmlError;
 
 /// The first driver whose programs tell their version.
@@ -55,9 +55,7 @@ fn nvml_library(id: &'static str, examined: &Examined<'_>) -> Finding {
 fn driver_silent(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.node.driver_error() {
         None => Finding::ok(id, examined.node.driver.as_str()),
-        Some(NvmlError::NotFound { .. }) => {
-            Finding::unknown(id, "it cannot be asked without libnvidia-ml")
-        }
+        Some(NvmlError::NotFound { .. }) => Finding::unknown(id, NO_DRIVER),
         Some(error) => Finding::fail(id, error.to_string()).with_command("sudo dmesg | grep NVRM"),
     }
 }
@@ -65,7 +63,7 @@ fn driver_silent(id: &'static str, examined: &Examined<'_>) -> Finding {
 fn too_old(id: &'static str, examined: &Examined<'_>) -> Finding {
     let driver = &examined.node.driver;
     if driver.is_empty() {
-        return Finding::unknown(id, "the driver's version is not known");
+        return Finding::unknown(id, NO_DRIVER);
     }
     if !examined.node.control_program().is_too_old {
         return Finding::ok(id, driver.as_str());

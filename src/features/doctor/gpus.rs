@@ -127,7 +127,7 @@ fn gpu_holders(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
                 Finding::ok(id, seen)
             }
         }
-        Some(holders) if waits && holders.hidden > 0 => Finding::unknown(
+        Some(holders) if waits && holders.hidden > 0 => Finding::hidden(
             id,
             format!(
                 "GPU {index}: {} processes are hidden, and each may hold it",
@@ -197,7 +197,7 @@ fn persistence(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
         (_, Some(holders)) if !holders.seen.is_empty() => {
             Finding::ok(id, format!("GPU {index}: by those who have it open"))
         }
-        (_, Some(holders)) if holders.hidden > 0 => Finding::unknown(
+        (_, Some(holders)) if holders.hidden > 0 => Finding::hidden(
             id,
             format!(
                 "GPU {index}: {} processes are hidden, and each may hold it",
@@ -218,7 +218,7 @@ fn instances_without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu
     let index = gpu.index;
     let Some(instances) = &gpu.all_instances else {
         let seen = format!("GPU {index}: the driver shows its instances to root alone");
-        return vec![Finding::unknown(id, seen).with_command(sudo_command_line())];
+        return vec![Finding::hidden(id, seen).with_command(sudo_command_line())];
     };
     instances
         .iter()

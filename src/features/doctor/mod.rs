@@ -60,7 +60,7 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&DoctorDocument::from_diagnoses(&all))?;
     } else {
-        report::print_report(&all, args.all)?;
+        report::print_report(&all, args.all, environment.is_root())?;
     }
     let fails = all.iter().any(|one| one.worst_severity() == Severity::Fail);
     Ok(if fails {

@@ -8,20 +8,23 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::check::Diagnosis;
-use crate::host::to_printable;
+use crate::host::{sudo_command_line, to_printable};
 use crate::node::{Finding, Severity};
 use crate::render;
-use crate::render::format::wrap_behind;
+use crate::render::format::{format_count, group_by, shorten_list, wrap_behind};
 use crate::render::json::{VERSION, Version};
 
 /// The column in which text begins behind its verdict.
 const MARGIN: usize = 10;
 
-/// Prints the checks that are not ok, or all.
-pub fn print_report(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
+/// The most ids of checks behind a common reason.
+const MAX_LISTED_IDS: usize = 3;
+
+/// Prints what is wrong and what is unknown, or all.
+pub fn print_report(all: &[Diagnosis], is_verbose: bool, is_root: bool) -> Result<()> {
     let shown: Vec<&Diagnosis> = all
         .iter()
-        .filter(|one| is_verbose || one.worst_severity() != Severity::Ok)
+        .filter(|one| is_verbose || one.worst_severity() >= Severity::Warn)
         .collect();
     let mut out = String::new();
     for of_subject in shown.chunk_by(|a, b| a.fault.subject == b.fault.subject) {
@@ -30,10 +33,13 @@ pub fn print_report(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
         for one in of_subject {
             out += &match one.worst_severity() {
                 Severity::Ok => render_ok(one),
-                _ => render_not_ok(one),
+                _ => render_not_ok(one, is_verbose),
             };
         }
         out.push('\n');
+    }
+    if !is_verbose {
+        out += &render_unknown(all, is_root);
     }
     let _ = writeln!(
         out,
@@ -41,6 +47,70 @@ pub fn print_report(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
         summary_line(all)
     );
     render::print(&out)
+}
+
+/// Describes what is unknown: what has the same reason in one line, and what only root may see in one line.
+fn render_unknown(all: &[Diagnosis], is_root: bool) -> String {
+    let (hidden, unknown): (Vec<&Finding>, Vec<_>) = all
+        .iter()
+        .flat_map(|one| &one.findings)
+        .filter(|finding| finding.severity == Severity::Unknown)
+        .partition(|finding| finding.is_hidden && !is_root);
+    let mut out = String::new();
+    if !unknown.is_empty() {
+        let _ = writeln!(out, "{}", Style::new().bold().apply_to("not seen"));
+    }
+    for alike in group_by(unknown, |a, b| a.seen == b.seen) {
+        let (ids, devices) = (ids_of(&alike), devices_of(&alike));
+        let mut text = to_printable(&alike[0].seen);
+        if !devices.is_empty() {
+            text = format!("{}: {text}", shorten_list(&devices));
+        }
+        text = if ids.len() <= MAX_LISTED_IDS {
+            format!("{text} [{}]", ids.join(", "))
+        } else {
+            format!("{text}: {}", format_count(ids.len(), "check"))
+        };
+        out += &render_verdict(Severity::Unknown, &text);
+        out += &render_remedy(alike[0]);
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    if !hidden.is_empty() {
+        let mut what = format_count(ids_of(&hidden).len(), "check");
+        let devices = devices_of(&hidden).len();
+        if devices > 0 {
+            what = format!("{what} on {}", format_count(devices, "device"));
+        }
+        let _ = writeln!(
+            out,
+            "not seen without root: {what}; {}",
+            sudo_command_line()
+        );
+    }
+    out
+}
+
+/// Returns the checks of these findings, each once.
+fn ids_of(findings: &[&Finding]) -> Vec<&'static str> {
+    let mut ids: Vec<&str> = findings.iter().map(|finding| finding.id).collect();
+    ids.dedup();
+    ids
+}
+
+/// Returns the devices of these findings, each once.
+fn devices_of<'a>(findings: &[&'a Finding]) -> Vec<&'a str> {
+    let mut devices: Vec<&str> = Vec::new();
+    for device in findings
+        .iter()
+        .filter_map(|finding| finding.device.as_deref())
+    {
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+    devices
 }
 
 /// `70 checks: 1 fail (4 findings), 2 warn, 1 unknown, 66 ok`
@@ -61,7 +131,7 @@ fn summary_line(all: &[Diagnosis]) -> String {
         match (alike.len(), lines.count()) {
             (0, _) => {}
             // Each is a line of the report.
-            (count, lines) if lines > count && severity != Severity::Ok => {
+            (count, lines) if lines > count && severity >= Severity::Warn => {
                 counts.push(format!("{count} {} ({lines} findings)", severity.name()));
             }
             (count, _) => counts.push(format!("{count} {}", severity.name())),
@@ -80,32 +150,44 @@ fn render_ok(one: &Diagnosis) -> String {
     render_verdict(Severity::Ok, &text)
 }
 
-/// Describes a check that is not ok: its worse findings, their commands, and the reason why they matter if there is a
-/// fault.
-fn render_not_ok(one: &Diagnosis) -> String {
+/// Describes a check that is not ok: its worse findings, the reason why a fault matters, and the remedies.
+fn render_not_ok(one: &Diagnosis, is_verbose: bool) -> String {
     let mut out = String::new();
+    let mut has_reason = false;
     for finding in &one.findings {
-        if finding.severity == Severity::Ok {
+        let is_fault = finding.severity >= Severity::Warn;
+        if finding.severity == Severity::Ok || !is_fault && !is_verbose {
             continue;
         }
         let text = format!("{} [{}]", describe_finding(finding), one.fault.id);
         out += &render_verdict(finding.severity, &text);
-        if let Some(command) = finding.remedy_command() {
-            // In one line, however long: it is there to be pasted.
-            let _ = writeln!(out, "{:MARGIN$}$ {}", "", to_printable(command));
-        } else if let Some(remedy) = &finding.remedy {
-            out += &wrap_behind(
-                &" ".repeat(MARGIN),
-                &to_printable(remedy),
-                render::output_width(),
-            );
+        if is_fault && !has_reason {
+            has_reason = true;
+            let why = format!("why: {}", one.fault.why);
+            out += &wrap_behind(&" ".repeat(MARGIN), &why, render::output_width());
         }
+        out += &render_remedy(finding);
     }
-    if one.worst_severity() == Severity::Unknown {
-        return out;
+    out
+}
+
+/// Shows the command of a remedy, and what else the remedy says.
+fn render_remedy(finding: &Finding) -> String {
+    let margin = " ".repeat(MARGIN);
+    let command = finding.remedy_command();
+    // In one line, however long: it is there to be pasted.
+    let mut out = command.map_or_else(String::new, |command| {
+        format!("{margin}$ {}\n", to_printable(command))
+    });
+    let parts = finding.remedy.iter().flat_map(|remedy| remedy.split("; "));
+    let rest: Vec<&str> = parts
+        .filter(|part| command.is_none_or(|command| !part.contains(command)))
+        .collect();
+    if !rest.is_empty() {
+        let rest = to_printable(&rest.join("; "));
+        out += &wrap_behind(&margin, &rest, render::output_width());
     }
-    let why = format!("why: {}", one.fault.why);
-    out + &wrap_behind(&" ".repeat(MARGIN), &why, render::output_width())
+    out
 }
 
 fn render_verdict(severity: Severity, text: &str) -> String {

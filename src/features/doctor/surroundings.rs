@@ -6,7 +6,7 @@ use crate::client::CdiFiles;
 use crate::commands::after_change::pending_programs;
 use crate::config::AFTER_CHANGE_DIR;
 use crate::host::{FileResult, ProgramDirectory, format_count, open_file_limits};
-use crate::node::Finding;
+use crate::node::{Finding, NO_DRIVER};
 use crate::state::{AfterChange, RunDir};
 
 /// The first driver whose servers share memory without `/dev/shm`.
@@ -60,7 +60,7 @@ fn after_change(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         let is_hidden = is_there && !environment.is_root();
         let why = "only root can read which programs have run";
         return is_hidden
-            .then(|| Finding::unknown(id, why))
+            .then(|| Finding::hidden(id, why))
             .into_iter()
             .collect();
     };
@@ -119,7 +119,7 @@ fn cgroup_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 
 fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Finding {
     let Some(branch) = examined.driver_branch() else {
-        return Finding::unknown(id, "the driver's version is not known");
+        return Finding::unknown(id, NO_DRIVER);
     };
     if branch >= FIRST_BRANCH_WITHOUT_SHM {
         return Finding::ok(id, format!("driver {branch} does not need it"));

@@ -17,18 +17,20 @@ use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage
 use crate::failure::ExitStatus;
 use crate::host::{Environment, FileResult};
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
-use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
+use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, Node, observe};
+use crate::render::format::{format_count, shorten_list};
 use crate::render::{note, print, print_styled_note, terminal_width};
 
 use follow::{FollowEvent, Follower, merge_by_time};
-use report::LogView;
+use report::{LogView, Omission};
 
 pub use report::LogLineDocument;
 
 /// Show the logs of a device's daemon and server
 ///
-/// The daemon may have ended. Shows control.log and server.log by time. Faults (!!), refusals (!) and harmless lines that
-/// read like errors (~) are marked and explained. Changes nothing and takes no lock.
+/// The daemon may have ended. Shows control.log and server.log by time, with faults (!!) and refusals (!) marked and
+/// explained. Queries of control sessions are left out, and on a terminal also harmless lines that read like errors.
+/// Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {
@@ -46,9 +48,9 @@ pub struct LogsArgs {
     /// Show only control.log, which the control daemon writes
     #[arg(long)]
     control: bool,
-    /// Show the queries of control sessions, too, and the answers
-    #[arg(long)]
-    sessions: bool,
+    /// Show all lines: also harmless ones, and the queries and answers of control sessions
+    #[arg(long, alias = "sessions")]
+    all: bool,
     /// Print JSON, one object per line
     ///
     /// mig-mps schema logs describes them.
@@ -78,8 +80,11 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 let gap = if nth > 0 { "\n" } else { "" };
                 print(&format!("{gap}==> {} <==\n", device.title()))?;
             }
-            view.day = None;
+            view.begin_device();
             show_logs(device, args, &mut view)?;
+        }
+        if let Some(count) = view.count_omissions() {
+            print_styled_note(&format!("\n{count}"));
         }
         return Ok(ExitStatus::Done);
     };
@@ -102,7 +107,7 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
         .lines
         .unwrap_or_else(|| terminal_width().map(|_| TERMINAL_LINES));
     let mut output = LogOutput { args, title, view };
-    // Lines of the files: fewer are shown without sessions.
+    // Lines of the files, of which not all are shown.
     let file_lines = output.lines_to_read(&dir, &logs, lines)?;
     if !args.follow {
         let tails = read_tails(&dir, &logs, file_lines, false)?;
@@ -114,7 +119,7 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
     loop {
         match follower.wait(io::stdout())? {
             FollowEvent::Lines(new) => {
-                let lines = output.without_sessions(new);
+                let lines = output.take_last(new, None);
                 output.print_lines(&lines)?;
             }
             FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
@@ -185,8 +190,15 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
             return Err(unknown);
         }
     };
-    let Ok(names) = node.resolve_words(&[word.to_owned()]) else {
-        return Err(unknown);
+    let names = match node.resolve_words(&[word.to_owned()]) {
+        Ok(names) => names,
+        // The devices are those of `status`.
+        Err(error @ NoSuchDevice::Unknown { .. }) => {
+            let mut error = CommandError::from(error);
+            error.hints.extend(deleted_devices_hint(logs, &node));
+            return Err(error);
+        }
+        Err(_) => return Err(unknown),
     };
     let device = node
         .existing_devices()
@@ -207,6 +219,15 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
         names[0], device.uuid
     ))
     .with_hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
+}
+
+/// Names the deleted devices whose logs are kept; `None` if there are none.
+fn deleted_devices_hint(logs: &Logs, node: &Node) -> Option<String> {
+    let deleted = logs.of_deleted_devices(node);
+    let titles: Vec<&str> = deleted.into_iter().map(DeviceLogs::title).collect();
+    let devices = format_count(titles.len(), "deleted device");
+    (!titles.is_empty())
+        .then(|| format!("logs of {devices} are kept, too: {}", shorten_list(&titles)))
 }
 
 /// Returns the wanted logs that can be read, and names the others.
@@ -255,19 +276,36 @@ struct LogOutput<'a> {
 }
 
 impl LogOutput<'_> {
-    /// Removes the lines of control sessions, if they are not to be shown.
-    fn without_sessions(&mut self, mut lines: Vec<LogLine>) -> Vec<LogLine> {
-        if !self.args.sessions && !self.args.json {
-            let count = lines.len();
-            lines.retain(|line| !is_query_or_answer(line));
-            self.view.leaves_out |= lines.len() < count;
+    /// Returns the reason why a line is not shown; `None` if it is.
+    fn omission(&self, line: &LogLine) -> Option<Omission> {
+        if self.args.all || self.args.json {
+            None
+        } else if is_query_or_answer(line) {
+            Some(Omission::Session)
+        } else {
+            // What reads the output without a terminal, such as grep, gets these lines.
+            let is_harmless = line.meaning().kind == LineKind::Benign;
+            (is_harmless && self.view.is_on_terminal()).then_some(Omission::Harmless)
         }
-        lines
+    }
+
+    /// Returns the last lines that are shown, and remembers which are left out among them.
+    fn take_last(&mut self, all: Vec<LogLine>, most: Option<usize>) -> Vec<LogLine> {
+        let mut shown = Vec::new();
+        for line in all.into_iter().rev() {
+            match self.omission(&line) {
+                Some(omission) => self.view.add_omission(omission),
+                None if most.is_some_and(|most| shown.len() >= most) => break,
+                None => shown.push(line),
+            }
+        }
+        shown.reverse();
+        shown
     }
 
     /// Returns the number of lines of each log that make the wanted number on the screen.
     fn lines_to_read(
-        &mut self,
+        &self,
         dir: &LogDir,
         logs: &[LogFile],
         lines: Option<usize>,
@@ -279,12 +317,9 @@ impl LogOutput<'_> {
         loop {
             let tails = read_tails(dir, logs, Some(file_lines), self.args.follow)?;
             let is_all = tails.iter().all(|tail| has_all(tail, Some(file_lines)));
-            if is_all
-                || self
-                    .without_sessions(merge_tails(tails, Some(file_lines)))
-                    .len()
-                    >= lines
-            {
+            let merged = merge_tails(tails, Some(file_lines));
+            let shown = merged.iter().filter(|line| self.omission(line).is_none());
+            if is_all || shown.count() >= lines {
                 return Ok(Some(file_lines));
             }
             file_lines = file_lines.saturating_mul(8);
@@ -314,9 +349,8 @@ impl LogOutput<'_> {
             };
             note(&format!("{} {lack}", path.display()));
         }
-        let mut new = self.without_sessions(merge_tails(tails, file_lines));
-        let skipped = lines.map_or(0, |lines| new.len().saturating_sub(lines));
-        self.print_lines(&new.split_off(skipped))
+        let new = self.take_last(merge_tails(tails, file_lines), lines);
+        self.print_lines(&new)
     }
 
     fn print_lines(&mut self, lines: &[LogLine]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Lines of logs, as text with explanations and as JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::Result;
@@ -9,8 +10,9 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::host::join_words;
 use crate::mps::{LineKind, LogFile, LogLine};
-use crate::render::format::{display_or, escape_text, wrap_text};
+use crate::render::format::{display_or, escape_text, format_count, wrap_text};
 use crate::render::json::to_json_line;
 
 /// The most characters of a line that are shown: a client may write lines without end.
@@ -28,13 +30,32 @@ pub struct LogView {
     /// The terminal's width; `None` without a terminal: then every line has its date, and none is wrapped.
     width: Option<usize>,
     /// The day of the last line; `None` before the first line of a device.
-    pub day: Option<Date>,
+    day: Option<Date>,
     /// The meanings of the lines shown, each once.
     meanings: Vec<Explained>,
-    /// True if lines of control sessions are not shown.
-    pub leaves_out: bool,
-    /// True once a note has said so.
-    said_so: bool,
+    /// The lines that were not shown since the last note about them.
+    left_out: BTreeMap<Omission, usize>,
+    /// The omissions that a note has named.
+    said: BTreeSet<Omission>,
+    is_of_several: bool,
+}
+
+/// The reason why a line is not shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Omission {
+    Harmless,
+    /// A query of a control session, or an answer.
+    Session,
+}
+
+impl Omission {
+    /// `3 harmless lines`
+    fn count_lines(self, count: usize) -> String {
+        match self {
+            Self::Harmless => format_count(count, "harmless line"),
+            Self::Session => format!("{} of control sessions", format_count(count, "line")),
+        }
+    }
 }
 
 /// The meaning of a kind of line.
@@ -55,6 +76,41 @@ impl LogView {
             width,
             ..Self::default()
         }
+    }
+
+    /// Begins the logs of one of several devices, whose lines that are not shown are counted together.
+    pub fn begin_device(&mut self) {
+        self.day = None;
+        self.is_of_several = true;
+    }
+
+    pub fn is_on_terminal(&self) -> bool {
+        self.width.is_some()
+    }
+
+    /// Notes that a line is not shown.
+    pub fn add_omission(&mut self, omission: Omission) {
+        *self.left_out.entry(omission).or_default() += 1;
+    }
+
+    /// Counts the lines that are not shown; `None` if a note has named these kinds before.
+    pub fn count_omissions(&mut self) -> Option<String> {
+        let mut counted = Vec::new();
+        for (omission, count) in std::mem::take(&mut self.left_out) {
+            if self.said.insert(omission) {
+                counted.push((omission.count_lines(count), count));
+            }
+        }
+        let are = match counted.as_slice() {
+            [] => return None,
+            [(_, 1)] => "is",
+            _ => "are",
+        };
+        let counted: Vec<String> = counted.into_iter().map(|(text, _)| text).collect();
+        Some(format!(
+            "{} {are} not shown: --all",
+            join_words(&counted, "and")
+        ))
     }
 
     /// Formats these lines.
@@ -139,10 +195,10 @@ impl LogView {
     /// last, next to the prompt.
     pub fn explain_new_lines(&mut self) -> String {
         let mut text = String::new();
-        if self.leaves_out && !self.said_so {
-            self.said_so = true;
-            let said = "Queries of control sessions are left out: --sessions shows them.";
-            let _ = writeln!(text, "{}", style(said).dim().for_stderr());
+        if !self.is_of_several
+            && let Some(count) = self.count_omissions()
+        {
+            let _ = writeln!(text, "{count}");
         }
         for kind in [
             LineKind::Benign,

@@ -2,13 +2,9 @@
 
 mod copies;
 mod guard;
-mod keeper;
 mod near;
 mod notes;
 mod obstacle;
-mod private;
-mod private_daemon;
-mod visible;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -33,6 +29,7 @@ use crate::host::{
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
+use crate::shared::private::{PrivateDevice, parent_directories, visible_devices};
 use crate::shared::program::{client_command, start_error};
 use crate::shared::{
     LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
@@ -43,11 +40,6 @@ use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::near_position;
 use notes::{note_choice, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
-use private::PrivateDevice;
-use private_daemon::parent_directories;
-use visible::visible_devices;
-
-pub use keeper::KeepArgs;
 
 /// Run a program as an MPS client of a device
 ///

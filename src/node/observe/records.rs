@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -260,6 +261,23 @@ impl Logs {
             uuids: vec![&logs.uuid],
         });
         select_candidates(word, candidates.collect())
+    }
+
+    /// Returns the logs of devices that this node no longer has.
+    pub fn of_deleted_devices(&self, node: &Node) -> Vec<&DeviceLogs> {
+        let uuids: BTreeSet<&String> = node
+            .devices
+            .iter()
+            .flat_map(|device| {
+                let recorded = device.served.as_ref().map(|served| &served.record.uuid);
+                iter::once(&device.uuid).chain(recorded)
+            })
+            .collect();
+        let logs = self.all.iter();
+        let mut deleted: Vec<&DeviceLogs> =
+            logs.filter(|logs| !uuids.contains(&logs.uuid)).collect();
+        deleted.sort_by_cached_key(|logs| name_order(logs.title()));
+        deleted
     }
 
     /// Names the devices with logs, for a word that means none; `None` if there are none.

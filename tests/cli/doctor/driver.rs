@@ -48,10 +48,10 @@ fn a_missing_nvml_library_hides_the_driver() {
             .is("fail", None, "/no/libnvidia-ml.so.1");
         report
             .check("driver-silent")
-            .is("unknown", None, "without libnvidia-ml");
+            .is("unknown", None, "the driver does not answer");
         report
             .check("driver-too-old")
-            .is("unknown", None, "not known");
+            .is("unknown", None, "does not answer");
         report.check("kernel-module").is("ok", None, "580.159.04");
         for id in ["architecture", "gpu-held", "outside-mps"] {
             let check = report.check(id).0;

@@ -5,7 +5,7 @@ use std::fs;
 use insta::assert_snapshot;
 
 use super::{doctor, healthy};
-use testkit::{assert_contains, stop};
+use testkit::{Ran, assert_contains, needs_root, stop};
 
 #[test]
 fn problems_come_with_reason_and_command() {
@@ -19,13 +19,15 @@ fn problems_come_with_reason_and_command() {
     assert_snapshot!(text, @"
     daemons
       fail    0.0: its daemon (pid PID) is stopped (SIGSTOP) [daemon-stopped]
-              $ kill -CONT PID
               why: its programs wait for it
-      unknown 0.0: its settings were not read back [settings-changed]
+              $ kill -CONT PID
 
     surroundings
       warn    this is a container (docker) [container]
               why: holders outside cannot be seen, MIG cannot be changed without privileges, and daemons end with the container
+
+    not seen
+      unknown 0.0: its settings were not read back [settings-changed]
 
     89 checks: 1 fail, 1 warn, 1 unknown, 86 ok
     mig-mps verify shows whether programs become clients.
@@ -37,6 +39,50 @@ fn problems_come_with_reason_and_command() {
         verbose.lines().count() > ran.stdout.lines().count() + 20,
         "{verbose}"
     );
+}
+
+/// What is unknown for one reason is one line, and JSON and `--all` have each check.
+#[test]
+fn a_missing_driver_is_said_once() {
+    let sim = healthy();
+    let silent = |args: &[&str]| {
+        let mut command = sim.command(args);
+        let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/no/libnvidia-ml.so.1"));
+        ran.ended(3).stdout
+    };
+    let shown = silent(&["doctor"]);
+    assert_eq!(shown.matches("unknown the").count(), 1, "{shown}");
+    assert_contains(
+        &shown,
+        "\nnot seen\n  unknown the driver does not answer: 28 checks\n\n89 checks: 1 fail, 28 unknown, 60 ok\n",
+    );
+    for (args, line) in [
+        (
+            &["doctor", "--all"][..],
+            "  unknown the driver does not answer [",
+        ),
+        (
+            &["doctor", "--json"],
+            "\"seen\": \"the driver does not answer\"",
+        ),
+    ] {
+        let each = silent(args);
+        assert_eq!(each.matches(line).count(), 28, "{each}");
+    }
+}
+
+#[test]
+fn a_plain_user_reads_in_one_line_what_root_would_see() {
+    needs_root!();
+    let sim = healthy();
+    let mut command = sim.by_nobody(&["doctor"]);
+    command.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    let shown = Ran::of(&mut command).stdout;
+    assert_contains(
+        &shown,
+        "\nnot seen without root: 1 check on 4 devices; sudo ",
+    );
+    assert!(!shown.contains("  unknown "), "{shown}");
 }
 
 /// A check that fails for several devices has several lines.

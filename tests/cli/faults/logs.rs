@@ -92,7 +92,7 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     ");
     assert_snapshot!(ran.stderr, @"
 
-    Queries of control sessions are left out: --sessions shows them.
+    13 lines of control sessions are not shown: --all
     ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
     ~  Server failed to recevie command with status 806, assuming …
@@ -108,6 +108,12 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
 fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
     let (sim, _) = ended(CONTROL, SERVER);
     let ran = sim.in_terminal("NO_COLOR=1", "logs 0.0", 80);
+    let all = sim.in_terminal("NO_COLOR=1", "logs 0.0 --all", 80);
+    assert_contains(
+        &all.stdout,
+        "\n~  17:45:50.000 control     689  User did not send valid credentials\r\n",
+    );
+    assert!(!all.stdout.contains("not shown"), "{}", all.stdout);
     let shown = ran.stdout.replace('\r', "");
     assert!(
         shown.lines().all(|line| line.chars().count() <= 80),
@@ -118,16 +124,11 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
        2026-11-19
        23:59:59.900 control     689  NEW SERVER 696: Ready
        2026-11-20
-    ~  17:45:50.000 control     689  User did not send valid credentials
        17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already
                                      exists
-    ~  17:45:51.000 control     689  User did not send valid credentials
     !! 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a
                                      fatal GPU error.
     !! 17:46:00.045 server      696  Server is handling a fatal GPU error.
-    ~  17:46:01.000 server      696  Server failed to recevie command with status
-                                     806, assuming client {PID: 777, Context ID: 1}
-                                     exit
        17:46:02.000 control     689  Cmd:set_default_active_thread_percentage 200
     !  17:46:02.000 control     689  Invalid percentage, expected between (0.0,
                                      100.0]
@@ -135,11 +136,7 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
        17:46:04.000 server      696  A line of a driver to come
                     server             and what goes on from it
 
-    Queries of control sessions are left out: --sessions shows them.
-    ~  User did not send valid credentials (2 times)
-        harmless: every start of a CUDA program leaves this line
-    ~  Server failed to recevie command with status 806, assuming …
-        harmless: a client has ended
+    3 harmless lines and 13 lines of control sessions are not shown: --all
     !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
     !! Server is handling a fatal GPU error.
@@ -150,11 +147,13 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
     let line = |text: &str| ran.lines().find(|line| line.contains(text)).unwrap();
     assert!(line("Server is handling").contains("\u{1b}[31m"));
     assert!(line("Invalid percentage").contains("\u{1b}[33m"));
+    assert!(!line("NEW CLIENT 777").contains("\u{1b}[3"));
+    let ran = sim.in_terminal("TERM=xterm", "logs 0.0 --all", 200).stdout;
+    let line = |text: &str| ran.lines().find(|line| line.contains(text)).unwrap();
     assert!(
         line("valid credentials")
             .ends_with("\u{1b}[2mUser did not send valid credentials\u{1b}[0m")
     );
-    assert!(!line("NEW CLIENT 777").contains("\u{1b}[3"));
 }
 
 #[test]
@@ -167,7 +166,9 @@ fn one_log_a_number_of_lines_and_every_line() {
     assert_eq!(lines(&["--server"]).lines().count(), 6);
     assert!(!lines(&["--server"]).contains(" control "));
     assert!(!lines(&["--control"]).contains(" server "));
-    assert_eq!(lines(&["--sessions"]).lines().count(), 19 + 6);
+    assert_eq!(lines(&["--all"]).lines().count(), 19 + 6);
+    // As it was called before 0.3.
+    assert_eq!(lines(&["--sessions"]), lines(&["--all"]));
     assert_eq!(lines(&["-n", "all"]), lines(&[]));
     assert_eq!(lines(&["-n", "0"]), "");
     // What is counted is what is shown, without sessions.
@@ -263,8 +264,14 @@ fn a_device_is_found_by_what_exists_of_it() {
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
     assert_snapshot!(plain(&unknown.stderr), @r#"
     error: no device is called "nobody"
-    hint: the devices with logs are 0.2, MIG-…
+    hint: the devices are 0.0, 0.2
     "#);
+    let mut command = sim.command(&["logs", "nobody"]);
+    let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
+    assert_contains(
+        &plain(&ran.stderr),
+        "\nhint: the devices with logs are 0.2, MIG-…\n",
+    );
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
     assert_contains(&ambiguous.stderr, "\"MIG-\" can mean 0.2 or MIG-");
 }
@@ -669,7 +676,9 @@ fn the_logs_of_a_device_that_is_gone_are_found_by_its_name() {
     let unknown = sim.run(&["logs", "nope"]).ended(2);
     assert_eq!(
         unknown.stderr,
-        "error: no device is called \"nope\"\nhint: the devices with logs are 0.0, 0.2\n"
+        "error: no device is called \"nope\": this node has no devices\n\
+         hint: mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen\n\
+         hint: logs of 2 deleted devices are kept, too: 0.0, 0.2\n"
     );
     sim.up(testkit::ONE_EACH, &["--yes"]).ended(0);
     let newest = dir_of(&sim, "0.0");

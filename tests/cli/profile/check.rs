@@ -289,11 +289,11 @@ fn this_node_is_judged_whatever_is_on_it() {
     assert_snapshot!(ran.stdout, @r#"
     GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
       |7g.80gb                                        |
-      PROFILE  AT   SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
-      7g.80gb  0-7   98  79.0  one-at-a-time  eager      100%      -        -  0.0
+      PROFILE    AT   SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
+      7g.80gb    0-7   98  79.0  one-at-a-time  eager      100%      -        -  0.0
     GPU 1  a100-80gb  NVIDIA A100-SXM4-80GB
-      PROFILE    AT  SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
-      whole GPU  -   108  80.0  one-at-a-time  eager      100%      -        -  1
+      PROFILE    AT   SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
+      whole GPU  -    108  80.0  one-at-a-time  eager      100%      -        -  1
     line 8: { product = "A30" }: selects no GPU of this node
     It fits this node: 2 devices on 2 GPUs.
     "#);

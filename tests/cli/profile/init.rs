@@ -119,6 +119,7 @@ fn what_is_written_for_a_node_is_applied_there() {
          7 × 1g.10gb (9.5 GiB, 14 SMs)
 
     Wrote first.toml: 5 devices on 2 GPUs. Next:
+      mig-mps check first.toml
       mig-mps plan first.toml
       sudo mig-mps up first.toml
     ");

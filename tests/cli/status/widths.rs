@@ -327,3 +327,78 @@ fn without_a_terminal_nothing_is_cut_or_hidden() {
     client.finish();
     outside.finish();
 }
+
+#[test]
+fn heads_of_tables_are_bold_on_a_terminal() {
+    let sim = Sim::served("a100-80gb", 1, NAMED_TRAINER);
+    for (subcommand, head) in [
+        ("list", "NAME "),
+        ("status", "NAME "),
+        ("check balanced", "PROFILE "),
+    ] {
+        let shown = sim.in_terminal(TERMINAL, subcommand, 120).stdout;
+        assert_contains(&shown, &format!("\u{1b}[1m{head}"));
+        let without_colors = sim.in_terminal("NO_COLOR=1", subcommand, 120).stdout;
+        let words: Vec<&str> = subcommand.split(' ').collect();
+        let piped = sim.run(&words).ended(0).stdout;
+        for plain in [without_colors, piped] {
+            assert_contains(&plain, head);
+            assert!(!plain.contains('\u{1b}'), "{plain}");
+        }
+    }
+}
+
+/// A device with a name that leaves no room for a UUID in 80 columns.
+const NAMED_TRAINER: &str = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g", name = "trainer-of-the-first-group" } ]
+"#;
+
+#[test]
+fn a_list_loses_uuids_before_memory_and_sms() {
+    let sim = Sim::served("a100-80gb", 1, NAMED_TRAINER);
+    let shown = assert_fits(&sim.in_80_columns("list"));
+    assert_contains(
+        &shown,
+        "\n  NAME                        PROFILE  GI/CI  AT   SMS   GIB\n",
+    );
+    assert_contains(
+        &shown,
+        "\nhidden: uuid (widen the terminal, or use --json)\n",
+    );
+}
+
+#[test]
+fn a_check_shortens_names_before_it_hides_settings_and_has_one_set_of_columns() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", mps = { share = 2 } }, { profile = \"1g\" } ]\n",
+    );
+    let check = format!("check {} --gpu h100:7 --gpu a100-80gb", profile.display());
+    let shown = assert_fits(&sim.in_80_columns(&check));
+    assert_snapshot!(shown, @"
+    GPU 0-6  h100-80gb-sxm  NVIDIA H100 80GB HBM3
+      |1g   |.....|.....|.....|3g.40gb                |
+      PROFILE  AT   SMS   GIB  SERVE          THREADS   LIMIT  CLIENTS  NAMES
+      1g.10gb  0     16   9.8  one-at-a-time     100%       -        -  0.0 … 6.0
+      3g.40gb  4-7   60  39.5  one-at-a-time    53.3%  20158M        2  0.4 … 6.4
+      3g.40gb, share = 2: 30 of 60 SMs and 19.6 GiB each
+    GPU 7  a100-80gb  NVIDIA A100-SXM4-80GB
+      |1g   |.....|.....|.....|3g.40gb                |
+      PROFILE  AT   SMS   GIB  SERVE          THREADS   LIMIT  CLIENTS  NAMES
+      1g.10gb  0     14   9.5  one-at-a-time     100%       -        -  7.0
+      3g.40gb  4-7   42  39.2  one-at-a-time    52.3%  20030M        2  7.4
+      3g.40gb, share = 2: 20 of 42 SMs and 19.5 GiB each; 2 SMs are in no share
+        (share = 3 uses all)
+    hidden: server (widen the terminal, or use --json)
+    It fits: 16 devices on 8 GPUs.
+    GPU 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
+      1g.10gb uses 124
+    GPU 7: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
+      1g.10gb uses all
+    ");
+    let args: Vec<&str> = check.split(' ').collect();
+    let piped = sim.run(&args).ended(0).stdout;
+    assert_contains(&piped, "  0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0\n");
+}

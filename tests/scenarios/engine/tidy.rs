@@ -85,8 +85,9 @@ impl Tidy {
 
     fn text(&self, text: &str) -> String {
         /// Where a pid stands.
-        static PID: LazyLock<Regex> =
-            LazyLock::new(|| Regex::new(r"\b(pid|process|server|kill \S+) (\d+)\b").unwrap());
+        static PID: LazyLock<Regex> = LazyLock::new(|| {
+            Regex::new(r"(\b(?:pid|process|server|kill \S+)|[$`] ?kill) (\d+)\b").unwrap()
+        });
         static RULES: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
             [
                 (r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-[UUID]"),

@@ -8,7 +8,7 @@ use toml::Table;
 use super::partition::{Aim, best_for};
 use crate::geometry::{GpuInstanceProfile, Partition, enumerate_partitions};
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::render::format::format_count;
+use crate::render::format::{format_count, format_gib};
 use crate::settings::Serve;
 use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
 
@@ -323,17 +323,11 @@ pub fn device_facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
         .filter(|_| group.is_from_catalog)
         .is_none_or(|model| model.memory_mib(&profile.name).is_some());
     let about = if is_known { "" } else { "about " };
-    let gib = gib_at_most(profile.memory_mib);
+    let gib = format_gib(profile.memory_mib << 20);
     match profile.multiprocessors {
         Some(sms) => format!("{about}{gib} GiB, {sms} SMs"),
         None => format!("{about}{gib} GiB, SMs unknown"),
     }
-}
-
-/// Formats MiB as GiB with one decimal, rounded down: so much can be asked for.
-pub fn gib_at_most(mib: u64) -> String {
-    let tenths = mib * 10 / 1024;
-    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
+use super::first_profile::{GroupSupply, Supply, TooManyJobs};
 use super::partition;
 use crate::error::{
     CommandError, ErrorContext as _, Result, command_error, declined_by_user, usage_error,
 };
 use crate::failure::ExitStatus;
 use crate::host::{format_count, join_words};
+use crate::render::format::format_gib;
 use crate::render::{self, Question, can_ask};
 use crate::settings::Serve;
 
@@ -209,6 +210,19 @@ fn describe_jobs(jobs: u32, memory: LeastMemory) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeastMemory(pub(super) u64);
 
+impl LeastMemory {
+    /// Returns the memory of the smallest device that is enough: GiB are shown with one decimal, and what is shown can be
+    /// asked for.
+    fn least_mib(self) -> u64 {
+        // Rounded up, as what is asked for.
+        const HALF_DECIMAL_MIB: u64 = 52;
+        match self.0 {
+            mib if mib < 1024 => mib,
+            mib => mib - HALF_DECIMAL_MIB,
+        }
+    }
+}
+
 /// More than any GPU has, in MiB.
 const MAX_MEMORY_MIB: f64 = (1_u32 << 20) as f64;
 
@@ -313,7 +327,7 @@ pub(super) fn ask_jobs<'a>(
     let meaning = format!(
         "At least this much. {} can have up to {} GiB{}.",
         format_count(jobs as usize, "job"),
-        gib_at_most(most),
+        format_gib(most << 20),
         each_suffix(jobs)
     );
     let question = Question {
@@ -334,7 +348,7 @@ fn distribute_jobs<'a>(
     memory: LeastMemory,
 ) -> Result<Vec<(GroupSupply<'a>, u32)>> {
     supply
-        .distribute_jobs(jobs, memory.0)
+        .distribute_jobs(jobs, memory.least_mib())
         .map_err(|error| too_many(supply, jobs, memory, error))
 }
 
@@ -353,7 +367,7 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
     let (name, has) = (&largest.name, largest.memory_mib);
     Some(format!(
         "{name} has {} GiB: ask for {}G",
-        gib_at_most(has),
+        format_gib(has << 20),
         has >> 10
     ))
 }
@@ -373,13 +387,13 @@ fn too_many(
     let why = match most {
         0 => format!(
             "the largest device has {} GiB",
-            gib_at_most(error.largest_mib)
+            format_gib(error.largest_mib << 20)
         ),
         _ if least == 0 => format!("{gpus} can have {most} devices"),
         _ => format!("{gpus} can have {most} devices with this much memory"),
     };
     let does = if jobs == 1 { "does" } else { "do" };
-    let maps = partition::render_fullest(&supply.with_memory(least));
+    let maps = partition::render_fullest(&supply.with_memory(memory.least_mib()));
     let what = format!(
         "{} {does} not fit: {why}{maps}",
         describe_jobs(jobs, memory)
@@ -405,7 +419,7 @@ fn too_many(
 /// `3 jobs with 19.5 GiB each`
 fn describe_largest_jobs(supply: &Supply<'_>, jobs: u32) -> String {
     let memory = supply.most_memory(jobs).unwrap_or(0);
-    let (most, each) = (gib_at_most(memory), each_suffix(jobs));
+    let (most, each) = (format_gib(memory << 20), each_suffix(jobs));
     format!(
         "{} with {most} GiB{each}",
         format_count(jobs as usize, "job")
@@ -415,6 +429,17 @@ fn describe_largest_jobs(supply: &Supply<'_>, jobs: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_of_a_device_can_be_asked_for() {
+        for mib in 1024..30_000 {
+            let shown = format!("{}G", format_gib(mib << 20));
+            let asked: LeastMemory = shown.parse().unwrap();
+            assert!(asked.least_mib() <= mib, "{shown} of {mib} MiB");
+            assert!(asked.least_mib() + 52 >= asked.0);
+        }
+        assert_eq!(LeastMemory(512).least_mib(), 512);
+    }
 
     #[test]
     fn gpus_that_stay_whole_are_indices_and_ranges() {

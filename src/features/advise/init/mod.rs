@@ -362,19 +362,14 @@ impl<'a> NewProfile<'a> {
         let gpus = format_count(devices.len(), "GPU");
         let wrote = format!("{} on {gpus}", format_count(devices.iter().sum(), "device"));
         let word = file_argument(path);
-        let check = if models.is_empty() {
-            String::new()
-        } else {
-            let models = models.iter().fold(String::new(), |mut all, gpu| {
-                let _ = write!(all, " --gpu {}:{}", gpu.model.key, gpu.count);
-                all
-            });
-            format!("  mig-mps check {word}{models}\n")
-        };
+        let models = models.iter().fold(String::new(), |mut all, gpu| {
+            let _ = write!(all, " --gpu {}:{}", gpu.model.key, gpu.count);
+            all
+        });
         let shown = path.display();
         let sudo = if caller() == Uid::ROOT { "" } else { "sudo " };
         note(&format!(
-            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  {sudo}mig-mps up {word}"
+            "\nWrote {shown}: {wrote}. Next:\n  mig-mps check {word}{models}\n  mig-mps plan {word}\n  {sudo}mig-mps up {word}"
         ));
     }
 }

@@ -5,11 +5,13 @@ use std::fmt::{self, Write as _};
 
 use console::style;
 
-use super::first_profile::{GroupSupply, Supply, device_facts, gib_at_most};
+use super::first_profile::{GroupSupply, Supply, device_facts};
 use crate::geometry::{Partition, enumerate_partitions};
 use crate::host::format_ranges;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::render::format::{draw_map_for_stderr, format_count, keep_together, wrap_text};
+use crate::render::format::{
+    draw_map_for_stderr, format_count, format_gib, keep_together, wrap_text,
+};
 
 /// The aim that a partition is the best for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +129,7 @@ pub fn render_gpus(node: &EmptyNode) -> String {
         };
         let memory = group
             .memory_mib
-            .map(|mib| format!("  {} GiB", gib_at_most(mib)));
+            .map(|mib| format!("  {} GiB", format_gib(mib << 20)));
         let _ = writeln!(text, "{heading}{}  {room}", memory.unwrap_or_default());
         text
     })

@@ -98,7 +98,7 @@ impl PrivateDirectory {
 }
 
 /// Returns the directories in which a private one may be, the best one first.
-pub(super) fn parent_directories() -> Vec<PathBuf> {
+pub fn parent_directories() -> Vec<PathBuf> {
     let named =
         ["XDG_RUNTIME_DIR", "TMPDIR"].map(|name| std::env::var_os(name).unwrap_or_default());
     let mut places: Vec<PathBuf> = named.into_iter().map(PathBuf::from).collect();

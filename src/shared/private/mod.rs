@@ -1,6 +1,10 @@
 //! The devices of `run --private`, each with a daemon that runs for its programs alone. The programs of a job on this node
 //! share it: the first one starts the process that keeps the daemon, and the others find it by the name of a socket.
 
+mod daemon;
+mod keeper;
+mod visible;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::Shutdown;
@@ -10,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use super::keeper::{KeeperAnswer, peer_credentials};
-use super::private_daemon::{end_leftover, end_processes};
+use self::daemon::{end_leftover, end_processes};
+use self::keeper::{KeeperAnswer, peer_credentials};
 use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
@@ -20,6 +24,10 @@ use crate::host::{
 };
 use crate::node::{Device, Node, Served, observe_records};
 use crate::render::note;
+
+pub use daemon::parent_directories;
+pub use keeper::KeepArgs;
+pub use visible::visible_devices;
 
 /// The time that a daemon may take to start: where many start at once, each waits for the others.
 const START_TIMEOUT: Duration = Duration::from_secs(150);
@@ -44,12 +52,12 @@ const MAX_STOPPED_READINGS: usize = 4;
 const MAX_KEEPERS: usize = 10;
 
 /// A device with a private daemon, which goes on until the value is dropped.
-pub(super) struct PrivateDevice {
+pub struct PrivateDevice {
     /// The environment in which the daemon is found.
-    pub(super) environment: Environment,
+    pub environment: Environment,
     /// A node of the daemon's record alone.
-    pub(super) node: Node,
-    pub(super) served: Served,
+    pub node: Node,
+    pub served: Served,
     keeper: KeeperConnection,
     directory: PathBuf,
     lock: File,
@@ -57,7 +65,7 @@ pub(super) struct PrivateDevice {
 
 impl PrivateDevice {
     /// Joins the programs on these devices, whose daemons start side by side if they do not run.
-    pub(super) fn join_all(environment: &Environment, devices: &[&Device]) -> Result<Vec<Self>> {
+    pub fn join_all(environment: &Environment, devices: &[&Device]) -> Result<Vec<Self>> {
         devices
             .iter()
             .try_for_each(|device| check_not_served(device))?;
@@ -359,7 +367,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixListener;
 
-    use super::super::keeper::socket_address;
+    use super::keeper::socket_address;
     use super::*;
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::private_daemon::PrivateDirectory;
+use super::daemon::PrivateDirectory;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::host::{
     Environment, FileError, FileResult, KEEP, Pid, ProcessHandle, Uid, caller, ignore_termination,
