@@ -12,7 +12,7 @@ use super::{
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::Uid;
+use crate::host::{Uid, sudo_mig_mps};
 use crate::node::observe;
 use crate::plan::{Plan, Refusal};
 use crate::render::json::PlanDocument;
@@ -92,7 +92,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         print(&render::plan::render(&plan))?;
         print(&consequences::render(&plan, &held, on_failure))?;
-        print_summary(args, &plan, is_roots)?;
+        print_summary(args, &plan, is_roots, environment.caller)?;
     }
     if args.exit_code && plan.has_changes() {
         return Ok(ExitStatus::Drift);
@@ -100,37 +100,36 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Ends the plan with a summary and the command that applies it.
-fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool) -> Result<()> {
-    let summary = render::plan::summary(plan);
-    if summary.is_empty() {
-        return Ok(());
+/// Ends the plan with a summary, and says how it is applied.
+fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool, caller: Uid) -> Result<()> {
+    print_lines(&format!("\n{}", render::plan::summary(plan)))?;
+    let is_in_the_way = plan.gpus.iter().any(|gpu| !gpu.obstacles.is_empty())
+        || plan.stops().any(|stop| stop.unasked.is_some());
+    if is_in_the_way {
+        return print_lines("`up` refuses this plan as long as something is in the way.")
+            .map_err(Into::into);
     }
-    print_lines(&format!("\n{summary}"))?;
+    // A plain user's own daemons run on instances that are there.
+    if !is_roots && caller != Uid::ROOT && plan.changes_mig() {
+        return print_lines("Only root can change MIG.").map_err(Into::into);
+    }
     if let Some(command) = command_to_apply(args, plan, is_roots) {
         print(&format!("Apply with: {command}\n"))?;
     }
     Ok(())
 }
 
-/// Returns the command that applies the plan; `None` if `up` would refuse it.
+/// Returns the command that applies the plan; `None` if it cannot be told from the command line.
 fn command_to_apply(args: &PlanArgs, plan: &Plan, is_roots: bool) -> Option<String> {
-    let is_refused = plan.gpus.iter().any(|gpu| !gpu.obstacles.is_empty())
-        || plan.stops().any(|stop| stop.unasked.is_some());
-    if is_refused {
-        return None;
-    }
+    let program = if is_roots {
+        sudo_mig_mps()
+    } else {
+        "mig-mps".to_owned()
+    };
+    let prune = if args.prune { " --prune" } else { "" };
     let is_waited_for =
         plan.clients_in_the_way().next().is_some() || plan.pods_in_the_way().next().is_some();
-    let mut command = args.profile.up_command()?;
-    if is_roots {
-        command.insert_str(0, "sudo ");
-    }
-    if args.prune {
-        command.push_str(" --prune");
-    }
-    if is_waited_for {
-        command.push_str(" --drain 1h");
-    }
-    Some(command)
+    let drain = if is_waited_for { " --drain 1h" } else { "" };
+    let up = args.profile.up_arguments(!is_roots)?;
+    Some(format!("{program} {up}{prune}{drain}"))
 }

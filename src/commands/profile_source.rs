@@ -79,13 +79,16 @@ impl ProfileArgs {
         self.profile.as_ref()?.as_word()
     }
 
-    /// Returns the `up` that applies this profile; `None` if it was read from standard input.
-    pub fn up_command(&self) -> Option<String> {
-        Some(match &self.profile {
-            Some(source) => format!("mig-mps up {}", source.as_word()?),
-            None if self.previous => "mig-mps up --previous".to_owned(),
-            None => "mig-mps up".to_owned(),
-        })
+    /// Returns the arguments of the `up` that applies this profile; `None` if it was read from standard input, or if the
+    /// caller is another user than the one who applies it and no profile is named.
+    pub fn up_arguments(&self, is_callers: bool) -> Option<String> {
+        match &self.profile {
+            Some(source) => Some(format!("up {}", source.as_word()?)),
+            // Another user has another history.
+            None if !is_callers => None,
+            None if self.previous => Some("up --previous".to_owned()),
+            None => Some("up".to_owned()),
+        }
     }
 }
 

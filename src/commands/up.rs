@@ -237,7 +237,9 @@ fn report_change(
     remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
     outcome.print_summary(&[], &args.consent);
-    remark_on_next_steps(args, environment, node, plan);
+    if outcome.deferred_error.is_none() {
+        remark_on_next_steps(args, environment, node, plan);
+    }
     remark_on_boot(args, environment, profile);
     if !args.consent.json {
         let present = node.existing_devices().map(|device| device.uuid.as_str());
@@ -304,14 +306,16 @@ fn has_first_daemons(node: &Node, plan: &Plan) -> bool {
     plan.stops().next().is_none() && alive.all(is_started)
 }
 
-/// Says what comes next: how a program uses the first devices of a node, and how the profile is applied at boot.
+/// Says what comes next where a node has its first daemons: how a program uses a device, and how the profile is applied at
+/// boot.
 fn remark_on_next_steps(args: &UpArgs, environment: &Environment, node: &Node, plan: &Plan) {
     if args.consent.json {
         return;
     }
-    if has_first_daemons(node, plan)
-        && let Some(start) = plan.starts().next()
-    {
+    if !has_first_daemons(node, plan) {
+        return;
+    }
+    if let Some(start) = plan.starts().next() {
         let name = quote_for_shell(&start.name);
         note(&format!("Use a device: mig-mps run {name} -- PROGRAM"));
     }

@@ -84,5 +84,7 @@ pub use trusted_path::{
     append_privately, check_trusted_program, part_closed_to_others, stat_untrusted,
 };
 pub use units::{Scopes, Unit, Units, report_ready};
-pub use user::{Access, Reader, Uid, caller, root_hint, strip_needless_sudo, sudo_command_line};
+pub use user::{
+    Access, Reader, Uid, caller, root_hint, strip_needless_sudo, sudo_command_line, sudo_mig_mps,
+};
 pub use workload::Workload;

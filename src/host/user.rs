@@ -157,22 +157,25 @@ pub fn strip_needless_sudo(text: &str) -> String {
 
 /// Returns this command line with sudo in front, to be pasted into a shell: `sudo mig-mps up 'my profile.toml'`.
 pub fn sudo_command_line() -> String {
+    let words = std::env::args_os()
+        .skip(1)
+        .map(|word: OsString| quote_for_shell(&word.to_string_lossy()));
+    let mut line = vec![sudo_mig_mps()];
+    line.extend(words);
+    line.join(" ")
+}
+
+/// Returns the beginning of a command of mig-mps that root runs in the caller's place: `sudo mig-mps`.
+pub fn sudo_mig_mps() -> String {
     // sudo takes no variable of the caller over.
     let variables = [RUN_DIR, LOG_DIR, STATE_DIR]
         .into_iter()
         .filter_map(|name| {
             let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
             Some(format!(
-                "{name}={}",
+                "{name}={} ",
                 quote_for_shell(&value.to_string_lossy())
             ))
         });
-    let words = std::env::args_os()
-        .skip(1)
-        .map(|word: OsString| quote_for_shell(&word.to_string_lossy()));
-    let mut line = vec!["sudo".to_owned()];
-    line.extend(variables);
-    line.push("mig-mps".to_owned());
-    line.extend(words);
-    line.join(" ")
+    format!("sudo {}mig-mps", variables.collect::<String>())
 }

@@ -269,6 +269,21 @@ impl Plan {
         self.gpus_with_action(|action| matches!(action, Action::SwitchMig { on: false }))
     }
 
+    /// True if a MIG mode or an instance changes.
+    pub fn changes_mig(&self) -> bool {
+        let of_mig = |action: &Action| {
+            matches!(
+                action,
+                Action::SwitchMig { .. }
+                    | Action::CreateGpuInstance(_)
+                    | Action::CreateComputeInstance { .. }
+                    | Action::DestroyGpuInstance { .. }
+                    | Action::DestroyComputeInstance { .. }
+            )
+        };
+        !self.gpus_with_action(of_mig).is_empty()
+    }
+
     /// The indices of the GPUs that have such an action.
     fn gpus_with_action(&self, have: impl Fn(&Action) -> bool) -> Vec<u32> {
         self.gpus

@@ -22,7 +22,7 @@ use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
-use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_json};
+use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_json, print_lines};
 use crate::state::RunDir;
 
 /// The change that a command wants.
@@ -172,6 +172,7 @@ impl<'a> ChangeOptions<'a> {
             } else {
                 let on_failure = run.options.on_failure;
                 print(&consequences::render(&first.plan, held, on_failure))?;
+                print_lines(&format!("\n{}", render::plan::summary(&first.plan)))?;
             }
             return Ok(None);
         }

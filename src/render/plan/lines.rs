@@ -50,12 +50,12 @@ pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
 }
 
 const STOP: &str = "- stop";
-const END_HUNG: &str = "- end the hung server of";
-const END_STRAY: &str = "- end the stray server of";
-const CLEAN_UP: &str = "- clean up after";
-const START: &str = "+ start";
-const START_SERVER: &str = "+ start the server of";
-const REPLACE: &str = "~ replace";
+pub(super) const END_HUNG: &str = "- end the hung server of";
+pub(super) const END_STRAY: &str = "- end the stray server of";
+pub(super) const CLEAN_UP: &str = "- clean up after";
+pub(super) const START: &str = "+ start";
+pub(super) const START_SERVER: &str = "+ start the server of";
+pub(super) const REPLACE: &str = "~ replace";
 
 /// Returns the name of the device whose daemon changes, and the start of the line that names it.
 fn daemon_change<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
@@ -141,13 +141,47 @@ fn describe_instances(parts: &[(Option<&Reason>, PlanInstance<'_>)]) -> String {
     format!("{number} × {} at slices {slices}", instance.name)
 }
 
-/// Counts the instances that are created, as the lines of a plan have them.
-pub(super) fn count_created(gpu: &GpuPlan) -> usize {
-    let created = gpu
-        .steps
-        .iter()
-        .filter_map(|step| created_instance(step, &gpu.steps));
-    created.count()
+/// The number of GPU instances, and that of compute instances in GPU instances that stay.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InstanceCount {
+    pub gpu: usize,
+    pub compute: usize,
+}
+
+pub(super) fn count_destroyed(gpus: &[GpuPlan]) -> InstanceCount {
+    let mut count = InstanceCount::default();
+    for (_, part) in gpus.iter().flat_map(GpuPlan::destroyed_instances) {
+        match part {
+            PlanInstance::Gpu(_) => count.gpu += 1,
+            PlanInstance::Compute(_) => count.compute += 1,
+        }
+    }
+    count
+}
+
+pub(super) fn count_created(gpus: &[GpuPlan]) -> InstanceCount {
+    let mut count = InstanceCount::default();
+    for gpu in gpus {
+        for step in &gpu.steps {
+            match step.action {
+                Action::CreateGpuInstance(_) => count.gpu += 1,
+                Action::CreateComputeInstance { instance, .. } if !is_new(instance, &gpu.steps) => {
+                    count.compute += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    count
+}
+
+/// Counts the daemons that are named behind this verb.
+pub(super) fn count_daemons(gpus: &[GpuPlan], verb: &str) -> usize {
+    let changes = gpus.iter().flat_map(|gpu| {
+        let steps = gpu.steps.iter();
+        steps.filter_map(|step| daemon_change(&step.action, &gpu.steps))
+    });
+    changes.filter(|(own, _)| *own == verb).count()
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.

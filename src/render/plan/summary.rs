@@ -3,60 +3,102 @@
 use std::collections::BTreeSet;
 
 use super::super::format::format_count;
-use super::lines::count_created;
+use super::lines::{
+    CLEAN_UP, END_HUNG, END_STRAY, REPLACE, START, START_SERVER, count_created, count_daemons,
+    count_destroyed,
+};
 use crate::host::{format_ranges, join_words};
-use crate::plan::{Plan, Start};
+use crate::mps::StopMethod;
+use crate::plan::{CdiChange, Plan, Start};
 
 /// Sums a plan up: `Plan: create 4 instances, start 6 daemons, and restart 1 (1 client of alice disrupted).`
 pub fn summary(plan: &Plan) -> String {
-    let stopped: BTreeSet<&str> = plan
-        .stops()
-        .filter(|stop| stop.alive)
-        .map(|stop| stop.uuid.as_str())
-        .collect();
-    let restarts = |start: &&Start| {
-        let uuid = start.uuid.as_deref();
-        uuid.is_some_and(|uuid| stopped.contains(uuid))
-    };
-    let restarted = plan.starts().filter(restarts).count();
     let off = plan.mig_switched_off();
     let mut on = plan.mig_switched();
     on.retain(|gpu| !off.contains(gpu));
-    let of_mig = |verb: &str, gpus: &[u32]| {
-        (!gpus.is_empty()).then(|| format!("{verb} MIG mode on GPU {}", format_ranges(gpus)))
-    };
-    let created = plan.gpus.iter().map(count_created).sum();
     let mut parts = Vec::new();
-    parts.extend(of_mig("enable", &on));
-    parts.extend(of_mig("disable", &off));
+    for (verb, gpus) in [("enable", on), ("disable", off)] {
+        if !gpus.is_empty() {
+            parts.push(format!("{verb} MIG mode on GPU {}", format_ranges(&gpus)));
+        }
+    }
+    let [destroyed, created] = [count_destroyed(&plan.gpus), count_created(&plan.gpus)];
     parts.extend(count_acts(
-        "instance",
-        [
-            ("destroy", plan.destroyed_instances().len()),
-            ("create", created),
-        ],
+        "GPU instance",
+        &[("destroy", destroyed.gpu), ("create", created.gpu)],
     ));
     parts.extend(count_acts(
-        "daemon",
-        [
-            ("stop", stopped.len() - restarted),
-            ("start", plan.starts().count() - restarted),
-            ("restart", restarted),
-            ("change the settings of", plan.sets().count()),
-        ],
+        "compute instance",
+        &[("destroy", destroyed.compute), ("create", created.compute)],
     ));
+    parts.extend(count_daemon_acts(plan));
+    let mode_changes = plan.gpus.iter().filter(|gpu| gpu.compute_mode.is_some());
+    parts.extend(count_acts(
+        "GPU",
+        &[("set the compute mode of", mode_changes.count())],
+    ));
+    parts.extend(match plan.cdi {
+        Some(CdiChange::Write) => Some("write the CDI file".to_owned()),
+        Some(CdiChange::Remove) => Some("remove the CDI file".to_owned()),
+        None => None,
+    });
+    if plan.purge.is_some() {
+        parts.push("remove logs".to_owned());
+    }
+    if let Some(kill) = &plan.kill {
+        parts.extend(count_acts(
+            "client",
+            &[("end the work of", kill.victims.len())],
+        ));
+    }
     if parts.is_empty() {
-        return String::new();
+        parts.push("leave devices and daemons as they are".to_owned());
     }
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     format!("Plan: {}{}.", join_words(&parts, "and"), disrupted(plan))
 }
 
+/// Counts what happens to daemons and servers.
+fn count_daemon_acts(plan: &Plan) -> Vec<String> {
+    let count = |verb: &str| count_daemons(&plan.gpus, verb);
+    let stopped: BTreeSet<&str> = plan
+        .stops()
+        .filter(|stop| stop.alive && stop.means != StopMethod::Heal)
+        .map(|stop| stop.uuid.as_str())
+        .collect();
+    let is_restart = |start: &&Start| {
+        let uuid = start.uuid.as_deref();
+        uuid.is_some_and(|uuid| stopped.contains(uuid))
+    };
+    let restarted = plan.starts().filter(is_restart).count();
+    let mut parts = count_acts(
+        "daemon",
+        &[
+            ("stop", stopped.len() - restarted),
+            ("start", count(START) - restarted),
+            ("restart", restarted),
+            ("replace", count(REPLACE)),
+            ("change the settings of", plan.sets().count()),
+            ("clean up after", count(CLEAN_UP)),
+        ],
+    );
+    let hung = count(END_HUNG);
+    parts.extend(count_acts(
+        "server",
+        &[
+            ("end", count(END_STRAY)),
+            ("restart", hung),
+            ("start", count(START_SERVER).saturating_sub(hung)),
+        ],
+    ));
+    parts
+}
+
 /// Counts the acts on such a noun, which only the first one repeats: `stop 2 daemons`, `start 3`.
-fn count_acts<const N: usize>(noun: &str, acts: [(&str, usize); N]) -> Vec<String> {
-    let mut acts = acts.into_iter().filter(|(_, number)| *number > 0);
+fn count_acts(noun: &str, acts: &[(&str, usize)]) -> Vec<String> {
+    let mut acts = acts.iter().filter(|(_, number)| *number > 0);
     let first = acts.next();
-    let first = first.map(|(verb, number)| format!("{verb} {}", format_count(number, noun)));
+    let first = first.map(|(verb, number)| format!("{verb} {}", format_count(*number, noun)));
     let others = acts.map(|(verb, number)| format!("{verb} {number}"));
     first.into_iter().chain(others).collect()
 }

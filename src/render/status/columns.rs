@@ -240,10 +240,13 @@ pub fn device_table(node: &Node, rows: &[DeviceRow<'_>], wanted: &[StatusColumn]
 
 /// Returns the cells by which devices are equal.
 pub fn format_kind(node: &Node, device: &Device) -> Vec<String> {
-    ALL_COLUMNS
-        .iter()
+    let gpu = node.gpu_with_uuid(&device.key.gpu);
+    let product = gpu.map(|gpu| gpu.product.clone()).unwrap_or_default();
+    let columns = ALL_COLUMNS.iter();
+    columns
         .filter(|column| !DIFFERENT_COLUMNS.contains(&column.name))
         .map(|column| column.format_cell(node, device))
+        .chain([product])
         .collect()
 }
 

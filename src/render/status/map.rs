@@ -83,7 +83,7 @@ fn draw_group(node: &Node, group: &[&[&Device]], width: usize) -> String {
     if group.len() > 1 {
         let _ = write!(
             out,
-            "  {} equal GPUs, of which {} is shown",
+            "  {} equal GPUs; GPU {} is shown",
             group.len(),
             gpu.index
         );

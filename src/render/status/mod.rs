@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use console::Style;
 
-use super::format::{format_ago, wrap_text};
+use super::format::{format_ago, format_count, group_by, shorten_list, wrap_text};
 use super::output;
 use super::table::Table;
 use crate::node::{Applied, Device, Finding, Gpu, Node};
@@ -129,24 +129,7 @@ pub(super) fn render(
         parts.add_gap();
     }
     let shown = view.devices_of(node);
-    if shown.is_empty() {
-        if let Some(line) = describe_absence(node, view) {
-            parts.add_line(line);
-        }
-    } else {
-        match view.form {
-            Form::Table(columns) => {
-                let rows = if view.is_folded {
-                    DeviceRow::folded(node, &shown)
-                } else {
-                    DeviceRow::for_each(&shown)
-                };
-                parts.add_table(columns::device_table(node, &rows, columns), "--columns");
-            }
-            Form::Map => parts.add_picture(&map::render(node, &shown, view.is_folded, parts.width)),
-        }
-        add_clients(&mut parts, &shown);
-    }
+    add_devices(&mut parts, node, view, &shown);
     for table in [
         others::outside_mps_table(&shown),
         others::unmanaged_table(node),
@@ -159,18 +142,69 @@ pub(super) fn render(
     add_notices(&mut parts, node, view.devices);
     // A program reads the columns that it has named, and a change ends with a line of its own.
     if !matches!(node.applied, Applied::NotRead) {
-        let devices = node.devices_to_show(view.devices);
-        let (line, style) = verdict::describe(node, view.devices, &devices);
-        parts.add_gap();
-        parts.add_styled_line(&line, &style);
+        add_verdict(&mut parts, node, view, shown.len());
     }
     parts.out
+}
+
+/// Adds the table or the pictures of these devices, and their clients.
+fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown: &[&Device]) {
+    if shown.is_empty() {
+        if let Some(line) = describe_absence(node, view) {
+            parts.add_line(line);
+        }
+    } else {
+        match view.form {
+            Form::Table(columns) => {
+                let rows = if view.is_folded && !node.has_no_driver() {
+                    DeviceRow::folded(node, shown)
+                } else {
+                    DeviceRow::for_each(shown)
+                };
+                parts.add_table(columns::device_table(node, &rows, columns), "--columns");
+                if rows.iter().any(DeviceRow::is_of_several) {
+                    let remark = Style::new().dim();
+                    parts.add_styled_line(
+                        "Equal idle devices share a row: --all shows each.",
+                        &remark,
+                    );
+                }
+            }
+            Form::Map => parts.add_picture(&map::render(node, shown, view.is_folded, parts.width)),
+        }
+        // Devices whose clients are unknown may be in use.
+        let is_filtered = matches!(view.filter, Some(Filter::InUse));
+        let devices = if is_filtered {
+            node.devices_to_show(view.devices)
+        } else {
+            shown.to_vec()
+        };
+        add_clients(parts, &devices);
+    }
+}
+
+/// Adds the last line, for all devices that are not filtered.
+fn add_verdict(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown: usize) {
+    let devices = node.devices_to_show(view.devices);
+    let (line, style) = verdict::describe(node, view.devices, &devices);
+    parts.add_gap();
+    if view.filter.is_some() && shown > 0 {
+        let all = format_count(devices.len(), "device");
+        parts.add_line(&format!("{shown} of {all} are shown."));
+    }
+    parts.add_styled_line(&line, &style);
 }
 
 /// Says why no device is shown; `None` if a remark says it.
 fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
     match view.filter {
-        Some(Filter::Problems) => Some("No device has a problem."),
+        Some(Filter::Problems) if !node.describe_unseen().is_empty() => {
+            Some("No problem was found on the devices that can be seen.")
+        }
+        Some(Filter::Problems) if node.problems(view.devices).is_empty() => {
+            Some("No device has a problem.")
+        }
+        Some(Filter::Problems) => Some("No device has a problem. This one is of the node:"),
         Some(Filter::InUse) => Some("No device is known to be in use."),
         None if !node.describe_unseen().is_empty() => Some("No device can be seen on this node."),
         None if node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) => None,
@@ -203,11 +237,10 @@ fn add_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
 /// Adds the problems, the remarks, and what is hidden.
 fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
     let (problems, remarks) = node.problems_and_remarks(devices);
-    let (mut sentences, mut outside, mut healed) = (Vec::new(), Vec::new(), 0);
+    let (mut outside, mut healed) = (Vec::new(), 0);
+    let unlisted = problems.iter().filter(|problem| !problem.is_listed);
+    let sentences = fold_findings(unlisted);
     for problem in &problems {
-        if !problem.is_listed {
-            sentences.push(problem.to_string());
-        }
         if problem.id == "outside-mps" {
             outside.push(problem);
         }
@@ -223,11 +256,11 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         [one] => {
             let remedy = one.remedy.as_deref().unwrap_or_default();
             parts.add_line(&format!(
-                "1 program computes outside MPS and takes turns with all clients; {remedy}"
+                "1 program computes outside MPS and is time-sliced with all clients; {remedy}"
             ));
         }
         several => parts.add_line(&format!(
-            "{} programs compute outside MPS and take turns with all clients; `mig-mps doctor` has the remedies",
+            "{} programs compute outside MPS and are time-sliced with all clients; `mig-mps doctor` has the remedies",
             several.len()
         )),
     }
@@ -239,8 +272,8 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
             "`mig-mps heal` cures all devices whose daemon has died or that hang without clients.",
         );
     }
-    for remark in &remarks {
-        parts.add_line(&remark.to_string());
+    for remark in fold_findings(&remarks) {
+        parts.add_line(&remark);
     }
     for hidden in node.describe_unseen() {
         // The problems of its devices say it.
@@ -249,6 +282,42 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         }
     }
 }
+
+/// Formats findings. Those that say the same of several devices share a sentence, in which DEVICE stands for the name.
+fn fold_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
+    let general = |finding: &Finding| {
+        let name = finding.device.as_deref().unwrap_or_default();
+        let text = finding.describe_with_remedy();
+        let words = text.split(' ').map(|word| {
+            let (bare, end) = word.split_at(word.trim_end_matches(['`', ',', ';']).len());
+            if bare == name {
+                format!("DEVICE{end}")
+            } else {
+                word.to_owned()
+            }
+        });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let mut sentences = Vec::new();
+    for alike in group_by(findings, |a, b| {
+        a.device.is_some() && b.device.is_some() && a.id == b.id && general(a) == general(b)
+    }) {
+        let names: Vec<&str> = alike
+            .iter()
+            .filter_map(|finding| finding.device.as_deref())
+            .collect();
+        if names.len() < MIN_FOLDED_FINDINGS {
+            sentences.extend(alike.iter().map(|finding| finding.to_string()));
+        } else {
+            let (names, first) = (shorten_list(&names), alike[0]);
+            sentences.push(format!("{names}: {} [{}]", general(first), first.id));
+        }
+    }
+    sentences
+}
+
+/// The number of devices from which on findings that say the same share a sentence.
+const MIN_FOLDED_FINDINGS: usize = 4;
 
 /// True for a daemon that has died, or a device that hangs, if `heal` restarts it.
 fn is_cured_by_heal(problem: &Finding, node: &Node) -> bool {
@@ -269,7 +338,9 @@ struct StatusWriter<'a> {
 
 impl StatusWriter<'_> {
     fn add_gap(&mut self) {
-        self.out.push('\n');
+        if !self.out.is_empty() {
+            self.out.push('\n');
+        }
     }
 
     fn add_line(&mut self, line: &str) {

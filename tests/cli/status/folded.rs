@@ -42,6 +42,7 @@ fn equal_idle_devices_share_a_row_and_others_come_first() {
     NAME                 PROFILE  STATE  USER  CLIENTS  MEMORY GIB  SERVE
     0.0, 0.1 … 3.3 (16)  1g.6gb   ready  root        0     0.0/5.8  one-at-a-time
     hidden: gpu (widen the terminal, or use --columns)
+    Equal idle devices share a row: --all shows each.
 
     16 devices on 4 GPUs: all ready, no clients, no problems.
     ");
@@ -109,7 +110,7 @@ fn equal_gpus_are_drawn_once() {
     assert_snapshot!(in_terminal(&sim, "status --map"), @"
     profile profile.toml, applied N ago by USER
 
-    GPU 0-3  NVIDIA A30  4 equal GPUs, of which 0 is shown
+    GPU 0-3  NVIDIA A30  4 equal GPUs; GPU 0 is shown
               |0.0             |0.1             |0.2             |0.3             |
               |1g.6gb          |1g.6gb          |1g.6gb          |1g.6gb          |
       state   |ready           |ready           |ready           |ready           |
@@ -148,11 +149,11 @@ fn the_last_line_is_a_verdict() {
     is("16 devices on 4 GPUs: all ready, 1 client of root, no problems.");
     kill_daemon(&sim, "3.2");
     is(
-        "16 devices on 4 GPUs: 15 ready, 1 dead, 1 client of root, 1 problem (`mig-mps doctor` says more).",
+        "16 devices on 4 GPUs: 15 ready, 1 dead, 1 client of root, 1 problem (details: `mig-mps doctor`).",
     );
     assert_eq!(
         verdict(&sim, &["3.2"]),
-        "1 device on 1 GPU: dead, 1 problem (`mig-mps doctor` says more)."
+        "1 device on 1 GPU: dead, 1 problem (details: `mig-mps doctor`)."
     );
     sim.run(&["heal"]).ended(0);
     sim.run(&["down", "3.2", "0.0"]).ended(0);
@@ -161,10 +162,65 @@ fn the_last_line_is_a_verdict() {
     );
     drop(client);
     sim.run(&["down"]).ended(0);
-    is("16 devices on 4 GPUs: none with a daemon, no problems.");
+    is("16 devices on 4 GPUs: all without a daemon, no problems.");
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     is("no devices on 4 GPUs: no problems.");
     // A program reads the columns that it has named.
     let ran = sim.run(&["status", "--columns", "name"]).ended(0);
     assert!(!ran.stdout.contains("problems"), "{}", ran.stdout);
+}
+
+/// Four devices or more of which the same is said share a sentence.
+#[test]
+fn findings_that_say_the_same_share_a_sentence() {
+    let sim = full_node();
+    let said = |text: &str| {
+        let shown = sim.run(&["status"]).ended(0).stdout;
+        let lines: Vec<String> = shown
+            .lines()
+            .filter(|line| line.contains(text))
+            .map(str::to_owned)
+            .collect();
+        lines
+    };
+    sim.run(&["down", "0.0", "1.0"]).ended(0);
+    assert_eq!(said("[device-stopped]").len(), 2);
+    sim.run(&["start", "0.0", "1.0"]).ended(0);
+    sim.run(&["down", "2.*"]).ended(0);
+    let lines = said("[device-stopped]");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("2.0, 2.1, 2.2, 2.3: stopped by "),
+        "{lines:?}"
+    );
+    assert_contains(&lines[0], "`mig-mps start DEVICE` starts it again");
+    for device in ["1.0", "1.1", "1.2", "1.3", "3.0"] {
+        kill_daemon(&sim, device);
+    }
+    let lines = said("[daemon-dead]");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("1.0, 1.1, 1.2, 1.3, 3.0: its daemon has died"),
+        "{lines:?}"
+    );
+    assert_contains(&verdict(&sim, &[]), "5 problems");
+}
+
+/// What is not known is not taken for fine.
+#[test]
+fn a_verdict_says_what_cannot_be_seen() {
+    let sim = full_node();
+    sim.node.fault("nvmlInit_v2").fails(9).unwrap();
+    let shown = sim.run(&["status"]).ended(0).stdout;
+    let last = shown.lines().last().unwrap();
+    assert!(
+        last.starts_with("16 devices on 4 GPUs: the driver does not answer, "),
+        "{shown}"
+    );
+    sim.node.fault("nvmlInit_v2").fails(9).unwrap();
+    let filtered = sim.run(&["status", "--problems"]).ended(0).stdout;
+    assert_contains(
+        &filtered,
+        "No problem was found on the devices that can be seen.",
+    );
 }
