@@ -3,6 +3,7 @@
 mod completions;
 mod json;
 mod json_extremes;
+mod lab;
 mod man;
 mod pictures;
 mod readme;
