@@ -1,6 +1,7 @@
 //! Documents: JSON, the README, the manual and its pictures, completion scripts.
 
 mod completions;
+mod handout;
 mod json;
 mod json_extremes;
 mod lab;
