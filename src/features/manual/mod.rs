@@ -56,7 +56,7 @@ pub const TOPICS: [Topic; 28] = [
     ),
     topic!(
         "recipes",
-        "A class, a GPU out of service, roll back, leave no trace, Ansible",
+        "A class, a mail to users, a login default, roll back, Ansible",
         ["up", "down", "profiles"]
     ),
     topic!(

@@ -1,8 +1,10 @@
 //! Documents: JSON, the README, the manual and its pictures, completion scripts.
 
 mod completions;
+mod handout;
 mod json;
 mod json_extremes;
+mod lab;
 mod man;
 mod pictures;
 mod readme;
