@@ -175,7 +175,8 @@ pub struct NoNewArgs {
     ///
     /// Running programs continue. A new program gets CUDA error 805, even if a running job starts it, and so
     /// does a running program that creates another CUDA context. After the time limit, closed devices stay
-    /// closed until their programs have exited; mig-mps heal then completes the change. Requires driver 580.
+    /// closed until their programs have exited. mig-mps heal then replaces their daemons; a change of instances
+    /// needs the same mig-mps up again. Requires driver 580.
     #[arg(long, requires = "drain")]
     pub no_new: bool,
 }

@@ -8,7 +8,7 @@ use super::action::SettingChange;
 use crate::settings::Settings;
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
-const PLURAL_REASONS: [(&str, &str); 13] = [
+const PLURAL_REASONS: [(&str, &str); 15] = [
     ("mig-mps made it", "mig-mps made them"),
     ("its instance is", "their instances are"),
     ("its device is", "their devices are"),
@@ -25,6 +25,8 @@ const PLURAL_REASONS: [(&str, &str); 13] = [
     ("it keeps its GPU memory", "they keep their GPU memory"),
     ("it hangs:", "they hang:"),
     ("it has ended", "they have ended"),
+    ("it was stopped", "they were stopped"),
+    ("its GPU instance is", "their GPU instances are"),
 ];
 
 /// The reason of a step.

@@ -31,7 +31,8 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The message after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted: closed devices stay closed until their programs have exited; mig-mps heal then completes the change. \
+const INTERRUPTED: &str = "Interrupted: closed devices stay closed until their programs have exited; mig-mps heal then replaces their daemons, and \
+                           a change of instances needs the same mig-mps up again. \
                            To cancel the change, run mig-mps up.";
 
 /// What `--no-new` has done so far.
@@ -330,8 +331,8 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
     };
     let what = format!("the time limit of --drain has expired: {who}{rest}");
     CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "{} {} closed until the remaining programs have exited; mig-mps heal then completes the change; to end a program \
-         now, use kill(1), not mig-mps kill",
+        "{} {} closed until the remaining programs have exited; mig-mps heal then replaces the daemons, and a change of \
+         instances needs the same mig-mps up again; to end a program now, use kill(1), not mig-mps kill",
         names.join(", "),
         if names.len() == 1 { "stays" } else { "stay" }
     ))

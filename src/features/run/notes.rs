@@ -25,7 +25,7 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     match ranks {
         1 if count > 1 => note(&format!(
-            "The program gets only {first} of {count} devices. Start a program on each with -n {count} or a launcher."
+            "The program gets one of {count} devices, {first}. Start a program on each with -n {count} or a launcher."
         )),
         2.. if count > ranks => note(&format!(
             "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."
@@ -44,7 +44,7 @@ pub(super) fn note_visible(name: &str) {
     };
     if count > 1 && is_single {
         note(&format!(
-            "The program gets only {name} of the {count} devices in CUDA_VISIBLE_DEVICES, because an MPS client has one device."
+            "The program gets one of the {count} devices in CUDA_VISIBLE_DEVICES, {name}, because an MPS client has one device."
         ));
     }
 }

@@ -92,7 +92,7 @@ fn plans_say_what_becomes_of_it() {
       ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
       + start 1 daemon (no daemon yet): 0
 
-    Plan: start 1 daemon.
+    Plan: start 1 daemon and set the compute mode of 1 GPU.
     Apply with: mig-mps up profile.toml
     ");
     let gpu = sim.run(&["plan", &path, "--json"]).json()["gpus"][0].clone();
@@ -110,6 +110,8 @@ fn plans_say_what_becomes_of_it() {
       - stop 1 daemon: 0
       ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
       + start 1 daemon: 0
+
+    Plan: restart 1 daemon and set the compute mode of 1 GPU.
     ");
     assert!(plan(&sim).contains("~ set compute mode to exclusive-process"));
     sim.run(&["restart", "0", "--yes"]).ended(0);

@@ -162,6 +162,8 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     1 other client goes on.
+
+    Plan: end the work of 1 client (1 client of root disrupted).
     ");
     let plan = sim.run(&["kill", "0.2", &pid, "--dry-run", "--json"]);
     let kill = &plan.ended(0).json()["plan"]["kill"];

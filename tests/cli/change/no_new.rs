@@ -167,7 +167,7 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
         &said,
         "error: the time limit of --drain has expired: 1 client is still running:",
     );
-    assert_contains(&said, "mig-mps heal then completes the change");
+    assert_contains(&said, "mig-mps heal then replaces the daemons");
     let closed = sim.device("class");
     assert_eq!(closed["state"], "closing");
     is_refused(&sim, "class");

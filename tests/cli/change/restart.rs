@@ -53,6 +53,8 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
+
+    Plan: restart 1 daemon.
     ");
     assert_eq!(sim.device("0")["daemon_pid"], before["daemon_pid"]);
     let ran = sim.run(&["restart", "0", "--yes"]).ended(0);
@@ -196,6 +198,8 @@ fn clients_are_refused_waited_for_or_ended() {
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+
+    Plan: restart 1 daemon (1 client of USER disrupted).
     ");
     let late = sim
         .run(&["restart", "0.2", "--drain", "1", "--yes"])

@@ -93,6 +93,8 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
 
     GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+
+    Plan: enable MIG mode on GPU 0-1, create 4 GPU instances and start 4 daemons.
     GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
@@ -277,7 +279,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
 
-    Plan: destroy 1 instance, create 3, stop 1 daemon and start 3 (1 client of USER disrupted).
+    Plan: destroy 1 GPU instance, create 3, stop 1 daemon and start 3 (1 client of USER disrupted).
     Apply with: mig-mps up profile.toml --drain 1h
     0.0 was 3g.40gb and will be 1g.10gb. Check scripts that use this name.
     ");

@@ -32,6 +32,9 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
     assert_snapshot!(plan.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
       + start the server of 1 daemon (it has ended): 0
+
+    Plan: start 1 server.
+    Apply with: mig-mps up profile.toml
     ");
     let plan = sim.run(&["plan", &profile, "--json"]).json();
     assert_eq!(

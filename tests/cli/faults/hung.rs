@@ -188,6 +188,8 @@ fn the_plan_of_a_cure_says_what_it_is() {
     GPU 0  NVIDIA H200  GPU-…
       - end the hung server of 1 daemon (it hangs: every new client waits for ever): 0
       + start the server of 1 daemon (it hangs: every new client waits for ever): 0
+
+    Plan: restart 1 server.
     ");
 }
 

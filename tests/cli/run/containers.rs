@@ -11,7 +11,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use testkit::{
     App, NOBODY, Ran, Running, Sim, assert_contains, can_run, copy_program, is_root, needs_root,
-    shell, stop, under, wait_until,
+    plain, shell, stop, under, wait_until,
 };
 
 const PROFILE: &str = r#"
@@ -262,9 +262,12 @@ fn a_missing_cdi_file_is_a_change() {
     };
     assert!(plan(0).stderr.starts_with("Nothing to do"));
     fs::remove_file(cdi_file(&sim)).unwrap();
-    assert_snapshot!(plan(3).stdout, @"
+    assert_snapshot!(plain(&plan(3).stdout), @"
     CDI file of container engines
       + write it
+
+    Plan: write the CDI file.
+    Apply with: mig-mps up profile.toml
     ");
     let dry = sim.up(PROFILE, &["--dry-run"]).ended(0);
     assert_contains(&dry.stdout, "+ write it");

@@ -53,7 +53,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     );
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        &format!("1 program computes outside MPS and takes turns with all clients; {remedy}"),
+        &format!("1 program computes outside MPS and is time-sliced with all clients; {remedy}"),
     );
     let second = stranger(&sim, "0");
     assert_contains(

@@ -295,7 +295,7 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
         let mut command = launch(&sim, 0, ranks, &["--", "true"]);
         Ran::of(&mut command).ended(0).stderr
     };
-    assert_contains(&ranks(1), "The program gets only 0 of 4 devices");
+    assert_contains(&ranks(1), "The program gets one of 4 devices, 0.");
     assert_contains(&ranks(2), "The 2 ranks get one device each, of 4");
     assert_eq!(ranks(4), "");
     nothing_is_left(&sim);
@@ -308,10 +308,11 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
             .stderr
     };
     let visible = ("CUDA_VISIBLE_DEVICES", "0,1,2,3");
-    let note = "The program gets only 2 of the 4 devices in CUDA_VISIBLE_DEVICES";
+    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 2,";
     assert_contains(&run(&["2"], &[visible]), note);
     let single = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
-    assert_contains(&run(&["--by-rank"], &single), "The program gets only 0");
+    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 0,";
+    assert_contains(&run(&["--by-rank"], &single), note);
     let four = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "4")];
     assert_eq!(run(&["--by-rank"], &four), "");
     assert_eq!(run(&["2"], &[("CUDA_VISIBLE_DEVICES", "2")]), "");
