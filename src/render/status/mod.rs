@@ -307,7 +307,7 @@ fn fold_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<Str
             .filter_map(|finding| finding.device.as_deref())
             .collect();
         if names.len() < MIN_FOLDED_FINDINGS {
-            sentences.extend(alike.iter().map(|finding| finding.to_string()));
+            sentences.extend(alike.iter().map(ToString::to_string));
         } else {
             let (names, first) = (shorten_list(&names), alike[0]);
             sentences.push(format!("{names}: {} [{}]", general(first), first.id));

@@ -124,7 +124,7 @@ fn plans_say_what_becomes_of_it() {
       ~ set compute mode back to default (as before its daemon)
       + start 1 daemon (compute-mode is exclusive-process, not as it was): 0
 
-    Plan: restart 1 daemon.
+    Plan: restart 1 daemon and set the compute mode of 1 GPU.
     Apply with: mig-mps up profile.toml
     ");
     let down = sim.run(&["down", "--disable-mig", "--yes"]).ended(0).tidy();

@@ -58,7 +58,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     let second = stranger(&sim, "0");
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        "2 programs compute outside MPS and take turns with all clients; `mig-mps doctor` has the remedies",
+        "2 programs compute outside MPS and are time-sliced with all clients; `mig-mps doctor` has the remedies",
     );
     drop(second);
     let shown = sim.in_80_columns("status").stdout;
