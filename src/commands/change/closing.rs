@@ -16,7 +16,7 @@ use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
 use crate::node::{Closer, Node};
-use crate::plan::{Plan, Refusal};
+use crate::plan::{Plan, Refusal, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::note;
 
@@ -314,7 +314,12 @@ fn taken_over_error() -> CommandError {
 
 /// The error of a change whose time is over. What was recorded stays.
 fn time_over_error(part: &Plan, parts: usize) -> CommandError {
-    let names: Vec<&str> = part.stops().map(|stop| stop.name.as_str()).collect();
+    let mut closed: Vec<&Stop> = part.stops().collect();
+    // Daemons without clients were not closed.
+    if closed.iter().any(|stop| !stop.clients.is_empty()) {
+        closed.retain(|stop| !stop.clients.is_empty());
+    }
+    let names: Vec<&str> = closed.iter().map(|stop| stop.name.as_str()).collect();
     let who = match part.permit("") {
         Err(refusal) => refusal.to_string(),
         Ok(()) => format!(

@@ -7,7 +7,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use testkit::{App, Dialogue, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole};
+use testkit::{
+    App, Dialogue, ONE_EACH, SMALL, Sim, assert_contains, in_state, kill, wait_until, whole,
+};
 
 /// Three devices of one GPU.
 const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
@@ -183,6 +185,19 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     assert_eq!(sim.device("class")["state"], "ready");
     assert_ne!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
     sim.run(&["plan", "--exit-code"]).ended(0);
+}
+
+/// Idle devices of a GPU whose instances change are not closed.
+#[test]
+fn the_hint_names_only_closed_devices() {
+    let sim = Sim::served("a100-80gb", 1, SMALL);
+    let client = sim.client("0.2");
+    let args = ["--drain", "1", "--no-new", "--yes"];
+    let said = sim.up(ONE_EACH, &args).ended(4).stderr;
+    assert_contains(&said, "hint: 0.2 stays closed until");
+    let state = |name: &str| sim.device(name)["state"].clone();
+    assert_eq!([state("0.0"), state("0.2")], ["ready", "closing"]);
+    finishes(client);
 }
 
 #[test]
