@@ -32,14 +32,14 @@ const PLURAL_REASONS: [(&str, &str); 15] = [
 /// The reason of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    cause: Cause,
+    cause: MainReason,
     /// What else there is to say.
     remarks: Vec<String>,
 }
 
 /// The main part of a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cause {
+enum MainReason {
     /// The command itself asks for it.
     AskedFor,
     Other(String),
@@ -55,13 +55,13 @@ enum Cause {
 impl Reason {
     /// The command itself asks for it.
     pub(super) const ASKED_FOR: Self = Self {
-        cause: Cause::AskedFor,
+        cause: MainReason::AskedFor,
         remarks: Vec::new(),
     };
 
     /// The device gets another name.
     pub(super) fn rename(from: &str, to: &str) -> Self {
-        Self::from_cause(Cause::Rename {
+        Self::from_cause(MainReason::Rename {
             from: from.to_owned(),
             to: to.to_owned(),
         })
@@ -73,10 +73,10 @@ impl Reason {
             .iter()
             .map(|change| format!("{} from {} to {}", change.key, change.is, change.wanted))
             .collect();
-        Self::from_cause(Cause::Settings(words.join("; ")))
+        Self::from_cause(MainReason::Settings(words.join("; ")))
     }
 
-    fn from_cause(cause: Cause) -> Self {
+    fn from_cause(cause: MainReason) -> Self {
         Self {
             cause,
             remarks: Vec::new(),
@@ -108,7 +108,7 @@ impl Reason {
     /// Returns the old and the new name if the device is renamed.
     pub fn as_rename(&self) -> Option<(&str, &str)> {
         match &self.cause {
-            Cause::Rename { from, to } => Some((from, to)),
+            MainReason::Rename { from, to } => Some((from, to)),
             _ => None,
         }
     }
@@ -117,10 +117,10 @@ impl Reason {
     /// neither names nor settings, which the plan shows beside it.
     pub fn text_in_plan(&self, number: usize) -> String {
         let cause = match &self.cause {
-            Cause::AskedFor | Cause::Settings(_) => String::new(),
-            Cause::Rename { .. } => "renamed".to_owned(),
-            Cause::Other(text) if number <= 1 => text.clone(),
-            Cause::Other(text) => PLURAL_REASONS
+            MainReason::AskedFor | MainReason::Settings(_) => String::new(),
+            MainReason::Rename { .. } => "renamed".to_owned(),
+            MainReason::Other(text) if number <= 1 => text.clone(),
+            MainReason::Other(text) => PLURAL_REASONS
                 .iter()
                 .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)))
                 .unwrap_or_else(|| text.clone()),
@@ -137,16 +137,16 @@ impl Reason {
 
 impl<T: Into<String>> From<T> for Reason {
     fn from(what: T) -> Self {
-        Self::from_cause(Cause::Other(what.into()))
+        Self::from_cause(MainReason::Other(what.into()))
     }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = match &self.cause {
-            Cause::AskedFor => "asked for".to_owned(),
-            Cause::Other(text) | Cause::Settings(text) => text.clone(),
-            Cause::Rename { from, to } => format!("it is renamed from {from} to {to}"),
+            MainReason::AskedFor => "asked for".to_owned(),
+            MainReason::Other(text) | MainReason::Settings(text) => text.clone(),
+            MainReason::Rename { from, to } => format!("it is renamed from {from} to {to}"),
         };
         f.write_str(&self.with_remarks(cause))
     }

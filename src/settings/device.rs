@@ -430,11 +430,6 @@ impl Reported {
         over
     }
 
-    /// True if the daemon has answered with its value of a setting.
-    pub fn has_answer(&self, key: &SettingKey) -> bool {
-        self.answers.contains_key(key.name)
-    }
-
     /// Returns the value of a setting if it is not that of these settings.
     pub fn differing_value(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
         let (_, control, answer) = self

@@ -11,7 +11,7 @@ use crate::host::{format_ranges, join_words};
 use crate::mps::StopMethod;
 use crate::plan::{CdiChange, Plan, Start};
 
-/// Sums a plan up: `Plan: create 4 instances, start 6 daemons, and restart 1 (1 client of alice disrupted).`
+/// Sums a plan up: `Plan: create 4 GPU instances, start 6 daemons and restart 1 (1 client of alice disrupted).`
 pub fn summary(plan: &Plan) -> String {
     let off = plan.mig_switched_off();
     let mut on = plan.mig_switched();
@@ -55,7 +55,11 @@ pub fn summary(plan: &Plan) -> String {
         parts.push("leave devices and daemons as they are".to_owned());
     }
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    format!("Plan: {}{}.", join_words(&parts, "and"), disrupted(plan))
+    format!(
+        "Plan: {}{}.",
+        join_words(&parts, "and"),
+        describe_disrupted_clients(plan)
+    )
 }
 
 /// Counts what happens to daemons and servers.
@@ -74,8 +78,8 @@ fn count_daemon_acts(plan: &Plan) -> Vec<String> {
     let mut parts = count_acts(
         "daemon",
         &[
-            ("stop", stopped.len() - restarted),
-            ("start", count(START) - restarted),
+            ("stop", stopped.len().saturating_sub(restarted)),
+            ("start", count(START).saturating_sub(restarted)),
             ("restart", restarted),
             ("replace", count(REPLACE)),
             ("change the settings of", plan.sets().count()),
@@ -104,7 +108,7 @@ fn count_acts(noun: &str, acts: &[(&str, usize)]) -> Vec<String> {
 }
 
 /// ` (1 client of alice disrupted)`, or nothing.
-fn disrupted(plan: &Plan) -> String {
+fn describe_disrupted_clients(plan: &Plan) -> String {
     let clients: Vec<_> = plan
         .clients_in_the_way()
         .chain(plan.ended_clients())

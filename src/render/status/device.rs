@@ -72,7 +72,7 @@ impl From<Finding> for Remark {
 impl Status {
     /// Returns the status of the devices of this view.
     pub fn from_node(node: &Node, view: View<'_>) -> Self {
-        let shown = view.devices_of(node);
+        let shown = view.select_devices(node);
         let (mut clients, mut waiting, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for device in &shown {
             outside.extend(device.outside_mps.iter().map(|program| OutsideDocument {

@@ -72,7 +72,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn devices_of<'n>(&self, node: &'n Node) -> Vec<&'n Device> {
+    fn select_devices<'n>(&self, node: &'n Node) -> Vec<&'n Device> {
         let mut devices = node.devices_to_show(self.devices);
         match self.filter {
             None => {}
@@ -128,7 +128,7 @@ pub(super) fn render(
         parts.add_marked_line(&line, &lasting.unwrap_or_default(), &Style::new());
         parts.add_gap();
     }
-    let shown = view.devices_of(node);
+    let shown = view.select_devices(node);
     add_devices(&mut parts, node, view, &shown);
     for table in [
         others::outside_mps_table(&shown),
@@ -157,9 +157,9 @@ fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
         match view.form {
             Form::Table(columns) => {
                 let rows = if view.is_folded && !node.has_no_driver() {
-                    DeviceRow::folded(node, shown)
+                    DeviceRow::fold(node, shown)
                 } else {
-                    DeviceRow::for_each(shown)
+                    DeviceRow::single_rows(shown)
                 };
                 parts.add_table(columns::device_table(node, &rows, columns), "--columns");
                 if rows.iter().any(DeviceRow::is_of_several) {
@@ -186,7 +186,7 @@ fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
 /// Adds the last line, for all devices that are not filtered.
 fn add_verdict(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown: usize) {
     let devices = node.devices_to_show(view.devices);
-    let (line, style) = verdict::describe(node, view.devices, &devices);
+    let (line, style) = verdict::describe_verdict(node, view.devices, &devices);
     parts.add_gap();
     if view.filter.is_some() && shown > 0 {
         let all = format_count(devices.len(), "device");
@@ -204,7 +204,7 @@ fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
         Some(Filter::Problems) if node.problems(view.devices).is_empty() => {
             Some("No device has a problem.")
         }
-        Some(Filter::Problems) => Some("No device has a problem. This one is of the node:"),
+        Some(Filter::Problems) => Some("No device has a problem, but the node has:"),
         Some(Filter::InUse) => Some("No device is known to be in use."),
         None if !node.describe_unseen().is_empty() => Some("No device can be seen on this node."),
         None if node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) => None,

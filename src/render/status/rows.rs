@@ -14,7 +14,7 @@ const MAX_ROWS: usize = 8;
 /// The number of names up to which a row has them all.
 const MAX_NAMES: usize = 3;
 
-/// True if so many devices are folded.
+/// True if there are so many devices that equal ones are folded.
 pub fn are_many(devices: &[&Device]) -> bool {
     devices.len() > MAX_ROWS
 }
@@ -52,15 +52,15 @@ pub struct DeviceRow<'a>(Vec<&'a Device>);
 
 impl<'a> DeviceRow<'a> {
     /// Makes a row for each device.
-    pub fn for_each(devices: &[&'a Device]) -> Vec<Self> {
+    pub fn single_rows(devices: &[&'a Device]) -> Vec<Self> {
         devices.iter().map(|device| Self(vec![device])).collect()
     }
 
     /// Puts devices that are equal, well and idle into one row, if there are many devices. Before them stand the others:
     /// first the GPUs with problems, then those in use.
-    pub fn folded(node: &Node, devices: &[&'a Device]) -> Vec<Self> {
+    pub fn fold(node: &Node, devices: &[&'a Device]) -> Vec<Self> {
         if !are_many(devices) {
-            return Self::for_each(devices);
+            return Self::single_rows(devices);
         }
         let urgency = urgency_by_name(node, devices);
         let idle = devices
@@ -80,7 +80,7 @@ impl<'a> DeviceRow<'a> {
             let on_gpu = devices.iter().filter(|one| one.key.gpu == device.key.gpu);
             on_gpu.map(|one| urgency[&one.name]).min()
         });
-        let mut rows = Self::for_each(&others);
+        let mut rows = Self::single_rows(&others);
         rows.extend(folded.into_iter().map(Self));
         rows
     }

@@ -11,7 +11,11 @@ use crate::node::{Applied, Device, DeviceState, Node};
 
 /// Says in one line how many devices are in which state, who uses them, and whether there is a problem: of these devices,
 /// or of all if none is named.
-pub(super) fn describe(node: &Node, names: &[String], devices: &[&Device]) -> (String, Style) {
+pub(super) fn describe_verdict(
+    node: &Node,
+    names: &[String],
+    devices: &[&Device],
+) -> (String, Style) {
     let mut parts = if node.has_no_driver() {
         vec!["the driver does not answer".to_owned()]
     } else {

@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use super::Mistake;
+use super::UsageMistake;
 use crate::host::{join_words, quote_for_shell, shorten_command};
 use crate::profile::SettingAssignment;
 use crate::settings::find_setting;
 
 /// Returns the form of a command whose program does not follow two dashes.
-pub(super) fn form_of_program(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
     let (verb, why) = match mistake.command {
         "run" => ("run", "the program follows two dashes"),
         "compare" => ("compare", "the program follows two dashes"),
@@ -80,7 +80,7 @@ fn ends_with_argument(words: &[String]) -> bool {
 }
 
 /// Returns the form of `set` for words in another order or form: `set share=4 class`, `set class share 4`.
-pub(super) fn form_of_settings(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn form_of_settings(mistake: &UsageMistake<'_>) -> Option<String> {
     if mistake.command != "set" {
         return None;
     }

@@ -26,7 +26,7 @@ pub struct KnownDevices {
 }
 
 /// A mistake on the command line.
-struct Mistake<'a> {
+struct UsageMistake<'a> {
     error: &'a Error,
     /// The words of the command line.
     words: &'a [String],
@@ -35,7 +35,7 @@ struct Mistake<'a> {
     devices: &'a dyn Fn() -> KnownDevices,
 }
 
-impl Mistake<'_> {
+impl UsageMistake<'_> {
     /// The words behind the command, without those of a program behind two dashes.
     fn own_words(&self) -> &[String] {
         let after = self.words.iter().position(|word| word == self.command);
@@ -121,7 +121,7 @@ pub fn usage_error(
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let command = words.iter().find(|word| !word.starts_with('-'));
-    let mistake = Mistake {
+    let mistake = UsageMistake {
         error,
         words: &words,
         command: command.map_or("", String::as_str),

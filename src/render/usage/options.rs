@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::Mistake;
+use super::UsageMistake;
 use crate::settings::find_setting;
 
 /// Commands, the options that they have in other programs, and our way. No command stands for every command.
@@ -183,7 +183,7 @@ const OTHER_OPTIONS: &[Row] = &[
 ];
 
 /// Returns what does here what an unknown option does in other programs.
-pub(super) fn other_option(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn other_option(mistake: &UsageMistake<'_>) -> Option<String> {
     let typed = mistake.unexpected()?;
     let (.., hint) = OTHER_OPTIONS.iter().find(|(commands, options, _)| {
         let is_of_command = commands.is_empty() || commands.contains(&mistake.command);
@@ -193,7 +193,7 @@ pub(super) fn other_option(mistake: &Mistake<'_>) -> Option<String> {
 }
 
 /// Returns the option of `run` and `env` for a setting that is typed as an option of theirs.
-pub(super) fn option_for_setting(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn option_for_setting(mistake: &UsageMistake<'_>) -> Option<String> {
     let typed = mistake.unexpected()?;
     if !["run", "env"].contains(&mistake.command) || !typed.starts_with("--") {
         return None;
@@ -224,7 +224,7 @@ const NEEDLESS_OPTIONS: [(&str, &[&str], &str); 2] = [
 ];
 
 /// Says that an option does what another one asks for, too.
-pub(super) fn needless_option(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn needless_option(mistake: &UsageMistake<'_>) -> Option<String> {
     let error = mistake.error;
     let both = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
     let has = |option: &str| {
@@ -241,7 +241,7 @@ pub(super) fn needless_option(mistake: &Mistake<'_>) -> Option<String> {
 }
 
 /// Returns the form of an option that goes with others only: `--map` is for ranks, `-np 4` is `-n 4`.
-pub(super) fn incomplete_option(mistake: &Mistake<'_>) -> Option<String> {
+pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
     if mistake.command != "run" {
         return None;
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::{Sim, under};
+use testkit::{Sim, in_mount_namespace, under};
 
 /// The users of the lab, with their uids.
 const USERS: [(&str, u32); 3] = [("alice", 61001), ("bob", 61002), ("carol", 61003)];
@@ -61,19 +61,10 @@ impl Lab {
     /// The command with the files of the lab in a mount namespace.
     pub(crate) fn inside(&self, command: &Command) -> Command {
         let script = format!(
-            "cd {}; for file in *; do [ -d $file ] || mount --bind $file /etc/$file; done; exec \"$0\" \"$@\"",
+            "cd {}; for file in *; do [ -d $file ] || mount --bind $file /etc/$file; done",
             self.dir.display()
         );
-        let namespace = [
-            "unshare",
-            "-m",
-            "--propagation",
-            "private",
-            "sh",
-            "-ec",
-            &script,
-        ];
-        under(&namespace, command)
+        in_mount_namespace(&script, command)
     }
 
     /// The command by a user of the lab; or by root, as a member of the group.

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use testkit::{
-    NOBODY, Ran, Sim, WHOLE, assert_contains, built, copy_program, in_state, needs_root, under,
-    whole,
+    NOBODY, Ran, Sim, WHOLE, assert_contains, built, copy_program, in_mount_namespace, in_state,
+    needs_root, under, whole,
 };
 
 /// The command in a mount namespace in which only a name service that never answers may know [`NOBODY`] and users without
@@ -18,19 +18,10 @@ fn in_silence(sim: &Sim, command: &Command) -> Command {
          for file in passwd group; do
              grep -v ':{NOBODY}:' /etc/$file > $file; mount --bind $file /etc/$file
          done
-         mount --bind nsswitch.conf /etc/nsswitch.conf; exec timeout 300 \"$0\" \"$@\"",
+         mount --bind nsswitch.conf /etc/nsswitch.conf",
         sim.node.dir().display()
     );
-    let namespace = [
-        "unshare",
-        "-m",
-        "--propagation",
-        "private",
-        "sh",
-        "-ec",
-        &script,
-    ];
-    under(&namespace, command)
+    in_mount_namespace(&script, &under(&["timeout", "300"], command))
 }
 
 fn ran_in_silence(sim: &Sim, args: &[&str]) -> Ran {

@@ -1,7 +1,7 @@
 //! Many devices in `status`: equal ones share a row, what needs attention comes first, and the last line is a verdict.
 
 use insta::assert_snapshot;
-use testkit::{Sim, assert_contains, kill, plain};
+use testkit::{Sim, assert_contains, plain};
 
 /// Four A30s with four devices each, all alike.
 fn full_node() -> Sim {
@@ -28,11 +28,6 @@ fn names(text: &str) -> Vec<&str> {
         .collect()
 }
 
-fn kill_daemon(sim: &Sim, device: &str) {
-    let pid = sim.device(device)["daemon_pid"].as_u64().unwrap();
-    kill(pid);
-}
-
 #[test]
 fn equal_idle_devices_share_a_row_and_others_come_first() {
     let sim = full_node();
@@ -47,7 +42,7 @@ fn equal_idle_devices_share_a_row_and_others_come_first() {
     16 devices on 4 GPUs: all ready, no clients, no problems.
     ");
     let client = sim.client("2.1");
-    kill_daemon(&sim, "3.2");
+    sim.kill_daemon("3.2");
     let shown = in_terminal(&sim, "status");
     assert_eq!(names(&shown), ["3.2", "2.1", "0.0, 0.1 … 3.3 (14)"]);
     drop(client);
@@ -91,7 +86,7 @@ fn devices_with_problems_and_those_in_use_are_filtered() {
         "No device is known to be in use.",
     );
     let client = sim.client("2.1");
-    kill_daemon(&sim, "3.2");
+    sim.kill_daemon("3.2");
     for (option, name) in [("--problems", "3.2"), ("--busy", "2.1")] {
         assert_eq!(names(&sim.run(&["status", option]).ended(0).stdout), [name]);
         let json = sim.run(&["status", option, "--json"]).json();
@@ -147,7 +142,7 @@ fn the_last_line_is_a_verdict() {
     is("16 devices on 4 GPUs: all ready, no clients, no problems.");
     let client = sim.client("2.1");
     is("16 devices on 4 GPUs: all ready, 1 client of root, no problems.");
-    kill_daemon(&sim, "3.2");
+    sim.kill_daemon("3.2");
     is(
         "16 devices on 4 GPUs: 15 ready, 1 dead, 1 client of root, 1 problem (details: `mig-mps doctor`).",
     );
@@ -195,7 +190,7 @@ fn findings_that_say_the_same_share_a_sentence() {
     );
     assert_contains(&lines[0], "`mig-mps start DEVICE` starts it again");
     for device in ["1.0", "1.1", "1.2", "1.3", "3.0"] {
-        kill_daemon(&sim, device);
+        sim.kill_daemon(device);
     }
     let lines = said("[daemon-dead]");
     assert_eq!(lines.len(), 1, "{lines:?}");
