@@ -52,7 +52,7 @@ pub struct ContainerDevice {
     /// The pipe directory on the host, and in the container.
     pub pipe: String,
     /// The variables of a client.
-    pub variables: Vec<(&'static str, String)>,
+    pub variables: Vec<(String, String)>,
     /// The only user whose programs the device takes.
     pub user: Option<u32>,
     /// The group that a program must be in to reach the daemon.
@@ -117,7 +117,7 @@ impl ContainerDevice {
             let _ = write!(text, "    securityContext:\n      runAsUser: {user}\n");
         }
         text.push_str("    env:\n");
-        let gpu = ("NVIDIA_VISIBLE_DEVICES", self.uuid.clone());
+        let gpu = ("NVIDIA_VISIBLE_DEVICES".to_owned(), self.uuid.clone());
         for (name, value) in [&gpu].into_iter().chain(&self.variables) {
             let _ = write!(text, "    - name: {name}\n      value: \"{value}\"\n");
         }
@@ -128,16 +128,39 @@ impl ContainerDevice {
         );
         Ok(text)
     }
-}
 
-/// Variables in which the options of container engines may stand.
-const ENGINE_OPTION_VARIABLES: [&str; 5] = [
-    "APPTAINER_BIND",
-    "APPTAINER_BINDPATH",
-    "SINGULARITY_BIND",
-    "SINGULARITY_BINDPATH",
-    "ENROOT_MOUNTS",
-];
+    /// Returns a file for docker compose, in YAML.
+    pub fn compose_file(&self) -> Result<String, UnsafeValue> {
+        self.check_values()?;
+        let Self {
+            name, uuid, pipe, ..
+        } = self;
+        let mut text = format!(
+            "# For docker compose, after your own file: the service main on device {name}.\nservices:\n  main:\n"
+        );
+        if let Some(user) = self.user {
+            let _ = writeln!(text, "    user: \"{user}\"");
+        }
+        if let Some(group) = self.group {
+            let _ = writeln!(text, "    group_add: [\"{group}\"]");
+        }
+        if self.shares_files {
+            text.push_str("    ipc: host\n");
+        }
+        text.push_str("    environment:\n");
+        for (name, value) in &self.variables {
+            let _ = writeln!(text, "      {name}: \"{value}\"");
+        }
+        let _ = write!(
+            text,
+            "    volumes:\n    - type: bind\n      source: {pipe}\n      target: {pipe}\n      read_only: true\n\
+             \x20     bind: {{ create_host_path: false }}\n\
+             \x20   deploy:\n      resources:\n        reservations:\n          devices:\n\
+             \x20         - {{ driver: nvidia, device_ids: [\"{uuid}\"], capabilities: [gpu] }}\n"
+        );
+        Ok(text)
+    }
+}
 
 /// Returns the name of the container engine that a command line starts, perhaps by way of a launcher, and the options by
 /// which programs in the container find their daemon in this directory; `None` if there is no engine, or it has the
@@ -154,10 +177,6 @@ pub fn missing_engine_options(
         let starts = |verbs: &[&str]| rest.iter().any(|word| verbs.contains(&&**word));
         let passed_on = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
         let missing = match (engine, device) {
-            ("apptainer" | "singularity", None) if directory.starts_with("/tmp") => return None,
-            ("apptainer" | "singularity", _) if starts(&["exec", "run", "shell", "start"]) => {
-                format!("--bind {shown}")
-            }
             ("enroot", _) if starts(&["start"]) => {
                 format!("--mount {shown}:{shown} {passed_on}")
             }
@@ -165,10 +184,10 @@ pub fn missing_engine_options(
                 format!("--container-mounts={shown}:{shown}")
             }
             ("podman", Some(device)) if starts(&["run", "create"]) => {
-                format!("the options of: mig-mps env {device} --format podman")
+                format!("these options: podman run $(mig-mps env {device} --format podman) …")
             }
             ("docker" | "nerdctl", Some(device)) if starts(&["run", "create"]) => {
-                format!("the options of: mig-mps env {device} --format docker")
+                format!("these options: {engine} run $(mig-mps env {device} --format docker) …")
             }
             ("docker" | "nerdctl" | "podman", None) if starts(&["run", "create"]) => {
                 format!("--volume {shown}:{shown} {passed_on}")
@@ -177,11 +196,7 @@ pub fn missing_engine_options(
         };
         Some((engine.to_owned(), missing))
     })?;
-    let options = ENGINE_OPTION_VARIABLES.map(|name| std::env::var(name).unwrap_or_default());
-    let has_it = words.iter().any(|word| provides_directory(word, directory))
-        || options
-            .iter()
-            .any(|option| provides_directory(option, directory));
+    let has_it = words.iter().any(|word| provides_directory(word, directory));
     (!has_it).then_some(missing)
 }
 

@@ -5,6 +5,7 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
+mod apptainer;
 pub mod cdi_files;
 mod container;
 mod no_access;

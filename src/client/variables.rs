@@ -30,6 +30,11 @@ pub struct ClientOptions {
     /// Client priority of the program's work
     #[arg(long, value_parser = words::<ClientPriority>(ClientPriority::WORDS))]
     pub priority: Option<ClientPriority>,
+    /// Let the program set an active thread percentage for each of its CUDA contexts
+    ///
+    /// Only on a device with a percentage of 100, because a context could exceed the limit of the device.
+    #[arg(long)]
+    pub per_context: bool,
     /// Name of the device for the program: its UUID, or number 0 [default: the device's setting]
     #[arg(long, value_parser = words::<Visible>(Visible::WORDS))]
     pub visible: Option<Visible>,
@@ -43,14 +48,22 @@ where
     PossibleValuesParser::new(words).try_map(|word| word.parse())
 }
 
-/// A program's limit is above the one that its device has. CUDA would use the device's without a word.
+/// A program would have more than its device allows.
 #[derive(Debug, Error)]
-#[error("{option} {wanted} is more than the device allows: its {key} is {allowed}")]
-pub struct LimitExceeded {
-    option: &'static str,
-    wanted: String,
-    key: &'static str,
-    allowed: String,
+pub enum LimitExceeded {
+    /// CUDA would use the limit of the device without a word.
+    #[error("{option} {wanted} is more than the device allows: its {key} is {allowed}")]
+    Above {
+        option: &'static str,
+        wanted: String,
+        key: &'static str,
+        allowed: String,
+    },
+    /// A context with a percentage of 100 has all SMs, whatever the limit of the device (measured on driver 580).
+    #[error(
+        "--per-context would lift the limit of the device: its active-thread-percentage is {allowed}"
+    )]
+    PerContext { allowed: Percentage },
 }
 
 impl Failure for LimitExceeded {
@@ -59,10 +72,20 @@ impl Failure for LimitExceeded {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(format!(
-            "use {} {}; the owner of the device can allow more: mig-mps set DEVICE {}={}",
-            self.option, self.allowed, self.key, self.wanted
-        ))
+        Some(match self {
+            Self::Above {
+                option,
+                wanted,
+                key,
+                allowed,
+            } => format!(
+                "use {option} {allowed}; the owner of the device can allow more: mig-mps set DEVICE {key}={wanted}"
+            ),
+            Self::PerContext { .. } => {
+                "leave out --per-context, or run the program on a device with a percentage of 100"
+                    .to_owned()
+            }
+        })
     }
 }
 
@@ -75,6 +98,9 @@ impl ClientOptions {
     /// Refuses limits above those of the device.
     pub fn check_against(&self, settings: &Settings) -> Result<(), LimitExceeded> {
         let allowed = settings.active_thread_percentage;
+        if self.per_context && allowed < Percentage::FULL {
+            return Err(LimitExceeded::PerContext { allowed });
+        }
         let threads = self.threads.filter(|wanted| *wanted > allowed);
         check_limit("--threads", "active-thread-percentage", threads, allowed)?;
         if let Some(allowed) = settings.pinned_memory_limit {
@@ -98,7 +124,7 @@ fn check_limit<T: Copy + Display>(
 ) -> Result<(), LimitExceeded> {
     match too_much {
         None => Ok(()),
-        Some(wanted) => Err(LimitExceeded {
+        Some(wanted) => Err(LimitExceeded::Above {
             option,
             wanted: wanted.to_string(),
             key,
@@ -203,38 +229,37 @@ fn parse_memory_limit(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, S
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 
+/// The variable by which a program gives each of its contexts a percentage, also one above that of its device (measured on
+/// driver 580).
+const PER_CONTEXT: &str = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING";
+
 /// Variables that no program inherits: with another version of the protocol, or a partition of another device, it would not
-/// be a client of the server that it should have; with a percentage for each context it could exceed its own; and one device
-/// has no order.
-const CLEARED_VARIABLES: [&str; 4] = [
+/// be a client of the server that it should have; and one device has no order.
+const CLEARED_VARIABLES: [&str; 3] = [
     "CUDA_MPS_PROTOCOL_VERSION",
     "CUDA_MPS_SM_PARTITION",
-    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_DEVICE_ORDER",
 ];
 
-const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
+pub(super) const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 
 /// The environment variables of a client.
 #[derive(Debug)]
 pub struct Variables {
-    pub set: Vec<(&'static str, OsString)>,
+    pub set: Vec<(String, OsString)>,
     /// The variables that must not be set.
-    pub unset: Vec<&'static str>,
+    pub unset: Vec<String>,
 }
 
 impl Variables {
     /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
     pub fn outside_mps(record: &DeviceRecord, nowhere: &Path) -> Self {
-        let mut unset = CLEARED_VARIABLES.to_vec();
-        unset.extend([LOGS, THREADS, MEMORY, PRIORITY]);
-        Self {
-            set: vec![
-                ("CUDA_MPS_PIPE_DIRECTORY", nowhere.into()),
-                ("CUDA_VISIBLE_DEVICES", record.uuid.clone().into()),
-            ],
-            unset,
+        let mut variables = Self::with_pipe_directory(nowhere.into());
+        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(record.uuid.clone().into()));
+        for name in [LOGS, THREADS, MEMORY, PRIORITY, PER_CONTEXT] {
+            variables.set_or_unset(name, None);
         }
+        variables
     }
 
     /// Returns the variables for a device.
@@ -262,34 +287,41 @@ impl Variables {
         let priority = options
             .priority
             .map(|priority| priority.to_number().to_string());
-        let mut variables = Self {
-            set: vec![("CUDA_MPS_PIPE_DIRECTORY", pipe.into())],
-            unset: CLEARED_VARIABLES.to_vec(),
-        };
+        let mut variables = Self::with_pipe_directory(pipe.into());
         let logs = logs.map(|logs| logs.join(&record.uuid).into());
         variables.set_or_unset(LOGS, logs);
         variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(visible.into()));
         variables.set_or_unset(THREADS, threads.map(OsString::from));
         variables.set_or_unset(MEMORY, memory.map(OsString::from));
         variables.set_or_unset(PRIORITY, priority.map(OsString::from));
+        variables.set_or_unset(PER_CONTEXT, options.per_context.then(|| "1".into()));
         variables
+    }
+
+    fn with_pipe_directory(pipe: OsString) -> Self {
+        Self {
+            set: vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe)],
+            unset: CLEARED_VARIABLES.map(str::to_owned).to_vec(),
+        }
     }
 
     /// Sets a variable, or leaves no value that the program would inherit: a memory limit of another device would lift the
     /// one of this device.
     fn set_or_unset(&mut self, name: &'static str, value: Option<OsString>) {
         match value {
-            Some(value) => self.set.push((name, value)),
-            None => self.unset.push(name),
+            Some(value) => self.set.push((name.to_owned(), value)),
+            None => self.unset.push(name.to_owned()),
         }
     }
 
-    /// Returns what to set where nothing can be unset. An empty memory limit limits nothing (measured on driver 580), and
-    /// takes the place of one that would lift the device's.
-    pub fn into_set_only(self) -> Vec<(&'static str, OsString)> {
+    /// Returns what to set where nothing can be unset. An empty memory limit limits nothing, and a 0 lets no context have
+    /// a percentage (measured on driver 580): they take the place of values that would lift the limits of the device.
+    pub fn into_set_only(self) -> Vec<(String, OsString)> {
         let mut set = self.set;
-        if self.unset.contains(&MEMORY) {
-            set.push((MEMORY, OsString::new()));
+        for (name, value) in [(MEMORY, ""), (PER_CONTEXT, "0")] {
+            if self.unset.iter().any(|unset| unset == name) {
+                set.push((name.to_owned(), value.into()));
+            }
         }
         set
     }

@@ -57,6 +57,8 @@ enum EnvFormat {
     Podman,
     /// Part of a pod's specification, in YAML
     K8s,
+    /// A file for docker compose, in YAML
+    Compose,
 }
 
 /// Prints the environment of clients.
@@ -68,7 +70,10 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let name = &served.record.name;
         note(&format!("{name} is closed to new programs by {closing}"));
     }
-    if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
+    if let Some(
+        format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s | EnvFormat::Compose),
+    ) = args.format
+    {
         let device = container_device(environment, served, &args.options)?;
         note_unknown_driver(environment);
         if matches!(format, EnvFormat::Podman) {
@@ -77,6 +82,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let text = match format {
             EnvFormat::Docker => device.engine_options("--gpus device="),
             EnvFormat::Podman => device.engine_options("--device nvidia.com/gpu="),
+            EnvFormat::Compose => device.compose_file(),
             _ => device.pod_spec(),
         };
         print(&text.map_err(command_error)?)?;
@@ -168,7 +174,7 @@ pub fn check_utf8(variables: &Variables) -> Result<()> {
     else {
         return Ok(());
     };
-    let setting = match *name {
+    let setting = match name.as_str() {
         "CUDA_MPS_LOG_DIRECTORY" => "MIG_MPS_LOG_DIR",
         _ => "MIG_MPS_RUN_DIR",
     };
@@ -214,14 +220,16 @@ pub fn variables_with_caller_limits(
     )
 }
 
-/// Returns the environment of a device's clients. Refuses limits above those of the device.
+/// Returns the environment of a device's clients, also of those in Apptainer's containers. Refuses limits above those of the
+/// device.
 pub fn client_variables(
     served: &Served,
     environment: &Environment,
     options: &ClientOptions,
 ) -> Result<Variables> {
     options.check_against(&served.record.settings)?;
-    Ok(Variables::for_device(environment, served, options))
+    let variables = Variables::for_device(environment, served, options);
+    Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
 }
 
 /// Returns a device as containers use it, with these options of their programs.
@@ -231,13 +239,14 @@ pub fn container_device(
     options: &ClientOptions,
 ) -> Result<ContainerDevice> {
     let record = &served.record;
-    let variables = client_variables(served, environment, options)?;
+    options.check_against(&record.settings)?;
+    let variables = Variables::for_device(environment, served, options);
     check_utf8(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();
     for (name, value) in variables.into_set_only() {
         let value = value.to_string_lossy().into_owned();
-        match name {
+        match name.as_str() {
             // A container has no use for the logs.
             "CUDA_MPS_LOG_DIRECTORY" => continue,
             "CUDA_MPS_PIPE_DIRECTORY" => pipe = Some(value.clone()),

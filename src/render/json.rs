@@ -143,9 +143,9 @@ pub struct EnvDocument {
     /// The device's name.
     device: String,
     /// The variables to set, with their values.
-    set: BTreeMap<&'static str, String>,
+    set: BTreeMap<String, String>,
     /// The variables that must not be set.
-    unset: Vec<&'static str>,
+    unset: Vec<String>,
 }
 
 impl EnvDocument {
@@ -157,7 +157,7 @@ impl EnvDocument {
             set: variables
                 .set
                 .iter()
-                .map(|(name, value)| (*name, value.to_string_lossy().into_owned()))
+                .map(|(name, value)| (name.clone(), value.to_string_lossy().into_owned()))
                 .collect(),
             unset: variables.unset.clone(),
         }

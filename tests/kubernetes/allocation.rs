@@ -139,6 +139,7 @@ fn a_container_gets_variables_and_a_mount() {
     kubelet.await_shares(&SHARES);
     let answer = kubelet.allocate(SMALL, &["0.0::1"]).unwrap();
     assert_snapshot!(tidy(&sim, &answer), @"
+    CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=0
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=
     CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.0/pipe
     CUDA_VISIBLE_DEVICES=UUID of 0.0

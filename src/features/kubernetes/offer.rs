@@ -132,7 +132,7 @@ impl OfferedDevice {
         let mut envs: HashMap<String, String> = device
             .variables
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         if cdi_devices.len() < names.len() {
             // For NVIDIA's container runtime without CDI.

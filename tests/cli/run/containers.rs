@@ -71,8 +71,8 @@ fn engines_get_options() {
         let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
         anywhere(&sim, &ran.ended(0).stdout)
     };
-    assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=");
-    assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT= --user 65534");
+    assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT= --env CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=0");
+    assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT= --env CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=0 --user 65534");
     assert_snapshot!(text("nobodys", "k8s"), @r#"
     # A pod on device nobodys of this node. NVIDIA's container runtime brings the GPU in.
     spec:
@@ -92,6 +92,8 @@ fn engines_get_options() {
           value: "25"
         - name: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
           value: ""
+        - name: CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING
+          value: "0"
         volumeMounts:
         - name: mps
           mountPath: /run/mig-mps/by-name/nobodys/pipe
@@ -101,6 +103,35 @@ fn engines_get_options() {
         hostPath:
           path: /run/mig-mps/by-name/nobodys/pipe
           type: Directory
+    "#);
+}
+
+#[test]
+fn compose_gets_a_file() {
+    needs_root!();
+    let sim = node();
+    let ran = sim.run(&["env", "nobodys", "--memory", "2G", "--format", "compose"]);
+    assert_snapshot!(anywhere(&sim, &ran.ended(0).stdout), @r#"
+    # For docker compose, after your own file: the service main on device nobodys.
+    services:
+      main:
+        user: "65534"
+        environment:
+          CUDA_MPS_PIPE_DIRECTORY: "/run/mig-mps/by-name/nobodys/pipe"
+          CUDA_VISIBLE_DEVICES: "MIG-0"
+          CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: "0=2048M"
+          CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING: "0"
+        volumes:
+        - type: bind
+          source: /run/mig-mps/by-name/nobodys/pipe
+          target: /run/mig-mps/by-name/nobodys/pipe
+          read_only: true
+          bind: { create_host_path: false }
+        deploy:
+          resources:
+            reservations:
+              devices:
+              - { driver: nvidia, device_ids: ["MIG-0"], capabilities: [gpu] }
     "#);
 }
 
@@ -142,6 +173,9 @@ fn a_container_joins_the_group_of_its_device() {
     );
     assert_contains(&pod, &groups);
     assert!(!text("all", "k8s").contains("securityContext"));
+    let service = format!("\n    group_add: [\"{}\"]\n", users());
+    assert_contains(&text("team", "compose"), &service);
+    assert!(!text("all", "compose").contains("group_add"));
     // Groups came with version 0.7.0 of CDI. Files without them stay readable by older engines.
     let before = cdi(&sim);
     assert_eq!(before["cdiVersion"], "0.7.0");
@@ -187,6 +221,7 @@ fn older_drivers_share_memory_files() {
     };
     assert!(text("docker").ends_with(" --ipc host\n"));
     assert!(text("k8s").contains("\n  hostIPC: true\n"));
+    assert!(text("compose").contains("\n    ipc: host\n"));
     let mounts = &cdi(&sim)["devices"][0]["containerEdits"]["mounts"];
     assert_eq!(mounts[1]["hostPath"], "/dev/shm");
     assert_eq!(mounts[1]["options"][0], "rw");

@@ -91,7 +91,7 @@ fn no_text_names_a_directory_whose_name_is_none() {
     for (variable, tool) in [("MIG_MPS_RUN_DIR", "run"), ("MIG_MPS_LOG_DIR", "log")] {
         let run = |args: &[&str]| Ran::of(sim.command(args).env(variable, directory.join(tool)));
         run(&["up", profile.to_str().unwrap()]).ended(0);
-        for format in ["json", "dotenv", "slurm", "docker", "k8s"] {
+        for format in ["json", "dotenv", "slurm", "docker", "k8s", "compose"] {
             let refused = run(&["env", "0.0", "--format", format]).ended(1);
             let remedy = format!("hint: set {variable} to a directory whose name is UTF-8 text");
             // A program that reads JSON gets its document.

@@ -211,7 +211,7 @@ fn run_says_what_a_container_needs() {
     let sim = Sim::small();
     let run_dir = sim.node.run_dir().display().to_string();
     let says = |words: &[&str]| {
-        for engine in ["apptainer", "docker", "enroot", "podman", "srun"] {
+        for engine in ["apptainer", "docker", "enroot", "nerdctl", "podman", "srun"] {
             write_program(sim.node.dir().join("bin").join(engine), "#!/bin/sh\n");
         }
         sim.run(&[&["run", "0.2", "--"], words].concat())
@@ -220,11 +220,7 @@ fn run_says_what_a_container_needs() {
     };
     for (words, missing) in [
         (
-            &["apptainer", "exec", "--nv", "image", "true"][..],
-            format!("Add --bind {run_dir}\n"),
-        ),
-        (
-            &["enroot", "start", "image", "true"],
+            &["enroot", "start", "image", "true"][..],
             format!("Add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
         ),
         (
@@ -232,16 +228,16 @@ fn run_says_what_a_container_needs() {
             format!("Add --container-mounts={run_dir}:{run_dir}\n"),
         ),
         (
-            &["env", "A=b", "apptainer", "shell", "image"],
-            format!("Add --bind {run_dir}\n"),
+            &["docker", "run", "image"],
+            "Add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
-            &["docker", "run", "image"],
-            "Add the options of: mig-mps env 0.2 --format docker\n".to_owned(),
+            &["env", "A=b", "nerdctl", "run", "image"],
+            "Add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
             &["podman", "run", "image"],
-            "Add the options of: mig-mps env 0.2 --format podman\n".to_owned(),
+            "Add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
         ),
     ] {
         let said = says(words);
@@ -252,15 +248,16 @@ fn run_says_what_a_container_needs() {
             ),
         );
     }
-    let bound = format!("--bind={run_dir}");
+    let mounted = format!("--mount={run_dir}:{run_dir}");
     let above = sim.node.run_dir().parent().unwrap().display();
     let above = format!("/opt:/opt,{above}:{above}:ro");
     for words in [
-        &["apptainer", "exec", &bound, "image", "true"][..],
-        &["apptainer", "exec", "--bind", &above, "image", "true"],
+        &["enroot", "start", &mounted, "image", "true"][..],
+        &["srun", "--container-mounts", &above, "true"],
         &["podman", "run", "--device", "mig-mps/device=0.2", "image"],
         &["docker", "run", "--device=mig-mps/device=0.2", "image"],
-        &["apptainer", "pull", "image"],
+        // Its variables have the directory.
+        &["apptainer", "exec", "--nv", "image", "true"],
         &["srun", "true"],
         &["true"],
     ] {
