@@ -3,6 +3,7 @@
 mod choice;
 mod device_use;
 mod draft;
+pub mod jobs;
 pub mod private;
 pub mod program;
 

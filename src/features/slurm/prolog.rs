@@ -1,6 +1,6 @@
 //! `mig-mps slurm prolog` and `mig-mps slurm task-prolog`
 
-use super::health::{heal_devices, nonempty_variable};
+use super::health::nonempty_variable;
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::ClientOptions;
@@ -14,6 +14,7 @@ use crate::host::to_printable;
 use crate::node::{Detail, observe};
 use crate::render::print;
 use crate::shared::LocalRank;
+use crate::shared::jobs::heal_devices;
 
 /// Prepares the devices of a job that begins.
 pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
