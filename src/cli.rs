@@ -147,6 +147,7 @@ subcommands! {
         systemd Systemd features::systemd SystemdArgs
         metrics Metrics features::metrics MetricsArgs
         slurm Slurm features::slurm SlurmArgs
+        job Job features::job JobArgs
     }
     "Write profiles": {
         init Init features::advise::init InitArgs

@@ -8,6 +8,7 @@ pub mod compare;
 pub mod completion;
 pub mod convert;
 pub mod doctor;
+pub mod job;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod logs;

@@ -1,11 +1,16 @@
-//! The job of a batch system that this process belongs to: what ends together.
+//! The jobs of batch systems: the caller's, which ends together, and the names of those of others.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use super::{Host, Uid, caller};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::workload::is_named_by_others;
+use super::{Environ, Host, Uid, caller};
 
 /// The variables with the ids of jobs, where no control group tells: of Slurm and its steps, PBS and Torque, LSF and its
 /// arrays, OAR, Flux, `HTCondor`, Cobalt, and Fujitsu's. A job in a job has both.
@@ -49,6 +54,21 @@ impl Host {
         Some(format!("{hash:016x}"))
     }
 
+    /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory; `None` if it can be neither, or
+    /// is the root of all groups.
+    pub fn control_group_at(&self, path: &str) -> Option<String> {
+        let path = path.trim_end_matches('/');
+        let inner = path.strip_prefix("/sys/fs/cgroup");
+        let group = match inner.map(|inner| inner.trim_start_matches('/')) {
+            Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
+            // Version 1 has a tree for each controller.
+            Some(inner) => inner.split_once('/')?.1,
+            None => path.strip_prefix('/')?,
+        };
+        let group = format!("/{group}");
+        is_group_path(&group).then_some(group)
+    }
+
     /// True if logind ends the caller's processes with their session: `KillUserProcesses=` (logind.conf(5)), by default not
     /// for root. Distributions set it to no unless a file says otherwise.
     fn ends_sessions(&self) -> bool {
@@ -74,6 +94,120 @@ impl Host {
             .next_back();
         caller() != Uid::ROOT && last == Some(true)
     }
+}
+
+/// The job of a batch system other than Slurm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct BatchJob {
+    /// The batch system, such as `pbs`, `lsf`, `sge`, `htcondor`, `oar` or `flux`; null for a job of `mig-mps job begin`.
+    pub system: Option<&'static str>,
+    /// The id of the job, such as `7.server`, or the slot of `HTCondor`.
+    pub id: String,
+    /// True if users can forge it: only the environment of the program has it, or a control group of a user.
+    pub unverified: bool,
+}
+
+/// `pbs 7.server`, `job 7` of `mig-mps job begin`, and with a question mark what is not verified.
+impl fmt::Display for BatchJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.unverified { "?" } else { "" };
+        write!(f, "{} {}{mark}", self.system.unwrap_or("job"), self.id)
+    }
+}
+
+/// The variables from which the name of a job is read, with the batch system and the variable of the array index.
+const NAMED_BY_VARIABLE: [(&str, &str, Option<&str>); 8] = [
+    ("slurm", "SLURM_JOB_ID", None),
+    ("pbs", "PBS_JOBID", None),
+    ("lsf", "LSB_JOBID", Some("LSB_JOBINDEX")),
+    ("oar", "OAR_JOB_ID", None),
+    ("flux", "FLUX_JOB_ID", None),
+    ("htcondor", "_CONDOR_SLOT", None),
+    ("cobalt", "COBALT_JOBID", None),
+    ("pjm", "PJM_JOBID", None),
+];
+
+/// The most characters of a job's id that are shown.
+const MAX_ID_LENGTH: usize = 64;
+
+impl BatchJob {
+    /// Reads the lines of `/proc/PID/cgroup`. The name of a group that users may have made is unverified.
+    pub(super) fn from_control_groups(groups: &str) -> Option<Self> {
+        groups.lines().find_map(|line| {
+            let path = line.splitn(3, ':').nth(2)?;
+            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+            let (nth, (system, id)) = (0..parts.len())
+                .rev()
+                .find_map(|nth| Some((nth, parse_job_group(&parts[..nth], parts[nth])?)))?;
+            let is_of_system =
+                |part: &str| BATCH_SERVICES.iter().any(|name| part.starts_with(name));
+            let unverified = parts[..=nth]
+                .iter()
+                .any(|part| !is_of_system(part) && is_named_by_others(part));
+            Self::new(system, unescape(id), unverified)
+        })
+    }
+
+    /// Reads the environment of a process.
+    pub(super) fn from_environment(environ: &Environ) -> Option<Self> {
+        let value = |name: &str| environ.get(name).filter(|value| !value.is_empty()).cloned();
+        let named = NAMED_BY_VARIABLE.iter().find_map(|(system, name, index)| {
+            let id = value(name)?;
+            let index = index.and_then(value).filter(|index| index != "0");
+            Some((*system, id, index))
+        });
+        if let Some((system, id, index)) = named {
+            let id = index.map_or_else(|| id.clone(), |index| format!("{id}[{index}]"));
+            return Self::new(system, id, true);
+        }
+        let [job, task] = GRID_ENGINE_VARIABLES;
+        let (id, task) = (value(job)?, value(task)?);
+        let id = match task.as_str() {
+            "undefined" => id,
+            _ => format!("{id}.{task}"),
+        };
+        Self::new("sge", id, true)
+    }
+
+    /// Returns `None` for an id that is no name of a job: a user may have made it.
+    fn new(system: &'static str, id: String, unverified: bool) -> Option<Self> {
+        is_job_name(&id).then_some(Self {
+            system: Some(system),
+            id,
+            unverified,
+        })
+    }
+}
+
+/// True for text that can be the id of a job, and is safe to show.
+pub fn is_job_name(id: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-[]@:ƒ".contains(c);
+    (1..=MAX_ID_LENGTH).contains(&id.len()) && id.chars().all(is_plain)
+}
+
+/// The start of the names of services in whose groups a batch system makes those of jobs.
+const BATCH_SERVICES: [&str; 5] = ["condor", "lsf", "oar", "pbs", "sge"];
+
+/// Returns a name without the escapes of systemd, such as `\x5b` for `[`.
+fn unescape(name: &str) -> String {
+    let mut parts = name.split("\\x");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+        {
+            Some(byte) if byte.is_ascii() => {
+                text.push(char::from(byte));
+                text.push_str(&part[2..]);
+            }
+            _ => {
+                text.push_str("\\x");
+                text.push_str(part);
+            }
+        }
+    }
+    text
 }
 
 /// Returns the value of `KillUserProcesses=` in a file of logind, if it has one.
@@ -136,33 +270,85 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
     jobs.next()
 }
 
+/// Returns the path of the innermost group of a job in the lines of `/proc/PID/cgroup`.
+pub(super) fn job_group_path(groups: &str) -> Option<String> {
+    let paths = groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .filter(|path| is_group_path(path));
+    { paths }.find_map(|path| {
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        let mut inner = (0..parts.len()).rev();
+        let nth = inner.find(|&nth| parse_job_group(&parts[..nth], parts[nth]).is_some())?;
+        Some(format!("/{}", parts[..=nth].join("/")))
+    })
+}
+
+/// True for the path of a group below the root, as the kernel writes it.
+fn is_group_path(path: &str) -> bool {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
+    let parts = path.strip_prefix('/').map(|path| path.split('/'));
+    parts.is_some_and(|mut parts| parts.all(is_part))
+}
+
 /// True for the group of a job, by its name and those of the groups above.
 fn is_job_group(above: &[&str], name: &str) -> bool {
     let parent = above.last().copied().unwrap_or_default();
-    let is_below = |system: &str| above.iter().any(|group| group.contains(system));
-    let is_number = name.starts_with(|first: char| first.is_ascii_digit());
-    let of_pbs = ["jobid", "jobs", "pbs_jobs", "pbspro"];
-    let is_unit = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
+    let is_below_slurm = || above.iter().any(|group| group.contains("slurm"));
     // Slurm: slurm/uid_1000/job_7/step_0 and slurmstepd.scope/job_7/step_0; a task's group is below that of its step.
     (name.starts_with("job_") || parent.starts_with("job_") && name.starts_with("step_"))
-        && is_below("slurm")
-        // PBS: pbs_jobs.service/jobid/7.server, with version 2 of control groups pbs_jobs.service/jobs/7.server, earlier
-        // pbspro/7.server and pbspro.slice/pbspro-7.server.slice. Torque: torque/7.server.
-        || is_number && (of_pbs.contains(&parent) && is_below("pbs") || parent == "torque")
-        || is_below("pbs") && is_unit("pbs", ".slice")
-        // LSF: lsf/CLUSTER/job.7.PID.TIME
-        || is_below("lsf") && name.starts_with("job.")
-        // Grid Engine: UGE/7.1, and what a site's starter makes.
-        || is_number && ["AGE", "UGE", "sge"].contains(&parent)
-        || is_unit("sge-shepherd-", ".scope")
-        // HTCondor: htcondor/condor_var_lib_condor_execute_slot1_1@node, a group for each slot.
-        || name.starts_with("condor_") && (parent == "htcondor" || name.contains("_slot"))
-        // OAR: oar/alice_7 and oar-u1000-j7.slice
-        || parent == "oar"
-        || is_unit("oar-", ".slice") && name.contains("-j")
-        // Flux: imp-shell-0-ID.service and shell-0-ID.service
-        || is_unit("imp-shell-", ".service")
-        || is_unit("shell-", ".service")
+        && is_below_slurm()
+        || parse_job_group(above, name).is_some()
+}
+
+/// Returns the batch system and the job in the name of a group that a system other than Slurm has made.
+fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &'a str)> {
+    let parent = above.last().copied().unwrap_or_default();
+    let is_below = |system: &str| above.iter().any(|group| group.contains(system));
+    let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+    let unit = |start: &str, end: &str| name.strip_prefix(start)?.strip_suffix(end);
+    // PBS: pbs_jobs.service/jobid/7.server, with version 2 of control groups pbs_jobs.service/jobs/7.server, earlier
+    // pbspro/7.server and pbspro.slice/pbspro-7.server.slice. Torque: torque/7.server.
+    let of_pbs = ["jobid", "jobs", "pbs_jobs", "pbspro"];
+    if is_number && of_pbs.contains(&parent) && is_below("pbs") {
+        return Some(("pbs", name));
+    }
+    if is_number && parent == "torque" {
+        return Some(("torque", name));
+    }
+    if is_below("pbs")
+        && let Some(job) = unit("pbs", ".slice")
+    {
+        return Some(("pbs", job.split_once('-').map_or(job, |(_, job)| job)));
+    }
+    // LSF: lsf/CLUSTER/job.7.PID.TIME
+    if is_below("lsf")
+        && let Some(job) = strip_process(name).strip_prefix("job.")
+    {
+        return Some(("lsf", job));
+    }
+    // Grid Engine: UGE/7.1, and what a site's starter makes.
+    if is_number && ["AGE", "UGE", "sge"].contains(&parent) {
+        return Some(("sge", name));
+    }
+    if let Some(job) = unit("sge-shepherd-", ".scope") {
+        return Some(("sge", job));
+    }
+    // HTCondor: htcondor/condor_var_lib_condor_execute_slot1_1@node, a group for each slot.
+    if name.starts_with("condor_") && (parent == "htcondor" || name.contains("_slot")) {
+        let slot = name.rfind("slot").map_or(name, |start| &name[start..]);
+        return Some(("htcondor", slot));
+    }
+    // OAR: oar/alice_7 and oar-u1000-j7.slice
+    if parent == "oar" {
+        return Some(("oar", name.rsplit('_').next().unwrap_or(name)));
+    }
+    if let Some((_, job)) = unit("oar-", ".slice").and_then(|unit| unit.split_once("-j")) {
+        return Some(("oar", job));
+    }
+    // Flux: imp-shell-0-ID.service and shell-0-ID.service
+    let of_flux = unit("imp-shell-", ".service").or_else(|| unit("shell-", ".service"))?;
+    Some(("flux", of_flux.rsplit('-').next().unwrap_or(of_flux)))
 }
 
 /// Returns the name of a group without the process id and the time that LSF puts behind a job: a job has several such groups.
@@ -282,6 +468,78 @@ mod tests {
             assert_eq!(job(same, &[("PBS_JOBID", "9")]), own, "{one}");
             assert_ne!(job(other, &[]), own, "{one}");
         }
+    }
+
+    #[test]
+    fn groups_have_the_names_of_jobs() {
+        let names: Vec<String> = GROUPS
+            .iter()
+            .filter_map(|(groups, ..)| BatchJob::from_control_groups(groups))
+            .map(|job| job.to_string())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "pbs 7.server",
+                "pbs 7[1].server",
+                "pbs 7.server",
+                "torque 7.server",
+                "lsf 7",
+                "lsf 7[1]",
+                "sge 7.1",
+                "sge 7-0",
+                "htcondor slot1_1@n1",
+                "oar 7",
+                "oar 7",
+                "flux f7?",
+                "htcondor slot1",
+            ]
+        );
+        let name = |groups: &str| BatchJob::from_control_groups(groups).map(|job| job.to_string());
+        let escaped = "4:cpuset:/pbspro.slice/pbspro-7\\x5b1\\x5d.server.slice";
+        assert_eq!(name(escaped).as_deref(), Some("pbs 7[1].server"));
+        // Users give the groups below theirs any name.
+        for above in [
+            "user.slice/user-1000.slice/user@1000.service",
+            "system.slice/jupyter-a.service",
+        ] {
+            let forged = format!("0::/{above}/pbs_jobs.service/jobid/7.server");
+            assert_eq!(name(&forged).as_deref(), Some("pbs 7.server?"));
+        }
+        for nothing in [
+            "0::/",
+            "0::/pbs_jobs.service/jobid/7\u{1b}[2J",
+            "0::/pbs_jobs.service/jobid/7 7",
+        ] {
+            assert_eq!(name(nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn variables_have_the_names_of_jobs() {
+        let name = |variables: &[(&str, &str)]| {
+            let variables = variables.iter();
+            let environ = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let job = BatchJob::from_environment(&environ.collect());
+            job.map(|job| job.to_string())
+        };
+        for (variables, expected) in [
+            (&[("PBS_JOBID", "7[1].server")][..], "pbs 7[1].server?"),
+            (&[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "0")], "lsf 7?"),
+            (&[("LSB_JOBID", "7"), ("LSB_JOBINDEX", "2")], "lsf 7[2]?"),
+            (&[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")], "sge 7?"),
+            (&[("JOB_ID", "7"), ("SGE_TASK_ID", "2")], "sge 7.2?"),
+            (&[("_CONDOR_SLOT", "slot1_1@n1")], "htcondor slot1_1@n1?"),
+            (&[("FLUX_JOB_ID", "ƒ2oLkTLb")], "flux ƒ2oLkTLb?"),
+            (&[("SLURM_JOB_ID", "7")], "slurm 7?"),
+        ] {
+            assert_eq!(name(variables).as_deref(), Some(expected), "{variables:?}");
+        }
+        let long = "7".repeat(65);
+        for nothing in ["", "7 8", "\u{1b}[2J", "7\n", "../x", &long] {
+            assert_eq!(name(&[("PBS_JOBID", nothing)]), None, "{nothing:?}");
+        }
+        assert_eq!(name(&[("JOB_ID", "7")]), None);
     }
 
     #[test]

@@ -22,8 +22,9 @@ use rustix::process::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::batch_job::job_group_path;
 use super::files::read_proc_field;
-use super::{FileError, FileResult, Host, Interrupt, Uid, Workload, to_printable};
+use super::{BatchJob, FileError, FileResult, Host, Interrupt, Uid, Workload, to_printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(
@@ -298,10 +299,36 @@ impl Process {
 
     /// Returns the job, pod or container that it belongs to, or `None` if that cannot be seen.
     pub fn find_workload(&self) -> Option<Workload> {
-        let found = Workload::from_control_groups(&self.control_groups()?)
-            .filter(|found| found.is_any() || *SEES_ALL_GROUPS)?;
-        // The root is above `proc/PID`.
-        Some(found.with_pod_name(self.directory.ancestors().nth(2)?))
+        let groups = self.control_groups()?;
+        let found = Workload::from_control_groups(&groups);
+        if let Some(found) = found.as_ref().filter(|found| found.is_any()) {
+            // The root is above `proc/PID`.
+            return Some(
+                found
+                    .clone()
+                    .with_pod_name(self.directory.ancestors().nth(2)?),
+            );
+        }
+        let batch_job = BatchJob::from_control_groups(&groups)
+            .or_else(|| BatchJob::from_environment(&self.environ()?));
+        if batch_job.is_none() && !*SEES_ALL_GROUPS {
+            return None;
+        }
+        found.map(|found| Workload { batch_job, ..found })
+    }
+
+    /// True if the process is in a control group, or in one below it.
+    pub fn is_in_control_group(&self, group: &str) -> bool {
+        let groups = self.control_groups().unwrap_or_default();
+        groups
+            .lines()
+            .filter_map(|line| line.splitn(3, ':').nth(2)?.strip_prefix(group))
+            .any(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Returns the control group that a batch system other than Slurm has made for the job of this process.
+    pub fn job_control_group(&self) -> Option<String> {
+        job_group_path(&self.control_groups()?)
     }
 
     /// True if the process belongs to this job of this user.

@@ -1,4 +1,4 @@
-//! The Slurm job, the pod or the container that a process belongs to, by its control groups.
+//! The job, the pod or the container that a process belongs to, by its control groups.
 
 use std::fmt;
 use std::fs;
@@ -7,8 +7,10 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The Slurm job, pod or container that a program belongs to, by the names of its control groups. All fields are null for
-/// a program of none.
+use super::BatchJob;
+
+/// The job, pod or container that a program belongs to, by the names of its control groups. All fields are null for a
+/// program of none.
 // Only root makes groups in the parts of the tree that are read. In others, users and guests give them any name, but for
 // line breaks, which the kernel refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -17,6 +19,8 @@ pub struct Workload {
     pub slurm_job: Option<u32>,
     /// The step of the job: a number, or a word such as `batch`; null if it is unknown.
     pub slurm_step: Option<String>,
+    /// The job of another batch system.
+    pub batch_job: Option<BatchJob>,
     /// The UID of the Kubernetes pod.
     pub pod_uid: Option<String>,
     /// The namespace and the name of the pod, such as `default/trainer`; null if they are unknown.
@@ -31,7 +35,7 @@ const SHOWN_ID_DIGITS: usize = 8;
 /// The directory in which the kubelet makes one for the logs of each pod: `NAMESPACE_NAME_UID`.
 const POD_LOGS: &str = "var/log/pods";
 
-/// `slurm 7.0`, `pod default/trainer`, `pod 6dbbf17e`, `container 9ec39b91`; nothing for a process of none of these.
+/// `slurm 7.0`, `pod default/trainer`, `pod 6dbbf17e`, `container 9ec39b91`, `pbs 7.server`; nothing for a process of none of these.
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.slurm_job, &self.pod_uid, &self.container_id) {
@@ -44,7 +48,10 @@ impl fmt::Display for Workload {
                 None => write!(f, "pod {uid:.SHOWN_ID_DIGITS$}"),
             },
             (None, None, Some(id)) => write!(f, "container {id:.SHOWN_ID_DIGITS$}"),
-            (None, None, None) => Ok(()),
+            (None, None, None) => match &self.batch_job {
+                Some(job) => write!(f, "{job}"),
+                None => Ok(()),
+            },
         }
     }
 }
@@ -155,7 +162,7 @@ const ENGINES: [&str; 7] = [
 
 /// True for a group below which plain users, or the administrators of a virtual machine or an LXC container, give groups
 /// any name. systemd may have delegated a service's group to its user.
-fn is_named_by_others(part: &str) -> bool {
+pub(super) fn is_named_by_others(part: &str) -> bool {
     part == "user.slice"
         || is_guest_group(part)
         || part.strip_suffix(".service").is_some() && !ENGINES.contains(&part)

@@ -2,6 +2,7 @@
 
 mod after_change;
 mod history;
+mod job;
 mod leftovers;
 pub mod record;
 mod run_dir;
@@ -10,6 +11,7 @@ mod writer;
 
 pub use after_change::AfterChange;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
+pub use job::JobRecord;
 pub use leftovers::Misplaced;
 pub use record::{
     Closing, DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal,

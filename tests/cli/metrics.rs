@@ -474,7 +474,7 @@ fn clients_are_counted_by_user_and_workload() {
     let text = metrics(&sim, &[]);
     let of = |name: &str, user: &str, job: &str, pod: &str| {
         format!(
-            "mig_mps_device_user_{name}{{device=\"0\",user=\"{user}\",slurm_job=\"{job}\",pod_uid=\"{pod}\",pod_name=\"\",container_id=\"\"}}"
+            "mig_mps_device_user_{name}{{device=\"0\",user=\"{user}\",slurm_job=\"{job}\",batch_job=\"\",pod_uid=\"{pod}\",pod_name=\"\",container_id=\"\"}}"
         )
     };
     has(&text, &of("clients", "root", "7", ""), 2.0);

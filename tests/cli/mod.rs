@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod documents;
 mod faults;
+mod jobs;
 mod metrics;
 mod mistyped;
 mod profile;

@@ -43,7 +43,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order in which people need them.
-pub const TOPICS: [Topic; 28] = [
+pub const TOPICS: [Topic; 29] = [
     topic!(
         "start",
         "First steps: on a GPU server, for a job without root, in a cluster",
@@ -97,6 +97,11 @@ pub const TOPICS: [Topic; 28] = [
         ["systemd", "env"]
     ),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
+    topic!(
+        "jobs",
+        "Jobs of PBS, LSF, Grid Engine, HTCondor and others",
+        ["job", "status"]
+    ),
     topic!(
         "monitoring",
         "Metrics for Prometheus, and alerts",

@@ -18,6 +18,7 @@ pub(super) struct ClientSum {
 pub(super) struct ClientUser {
     name: String,
     slurm_job: String,
+    batch_job: String,
     pod_uid: String,
     pod_name: String,
     container_id: String,
@@ -28,22 +29,26 @@ impl ClientUser {
         let name = client.user.map(user_name);
         let workload = client.workload.clone().unwrap_or_default();
         let job = workload.slurm_job.map(|job| job.to_string());
+        // Names that a user can change would make any number of series.
+        let batch_job = workload.batch_job.filter(|job| !job.unverified);
         let is_in_pod = workload.pod_uid.is_some();
         let container = workload.container_id.filter(|_| !is_in_pod);
         Self {
             name: name.unwrap_or_default(),
             slurm_job: job.unwrap_or_default(),
+            batch_job: batch_job.map(|job| job.to_string()).unwrap_or_default(),
             pod_uid: workload.pod_uid.unwrap_or_default(),
             pod_name: workload.pod_name.unwrap_or_default(),
             container_id: container.unwrap_or_default(),
         }
     }
 
-    pub(super) fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 6] {
+    pub(super) fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 7] {
         [
             ("device", device),
             ("user", &self.name),
             ("slurm_job", &self.slurm_job),
+            ("batch_job", &self.batch_job),
             ("pod_uid", &self.pod_uid),
             ("pod_name", &self.pod_name),
             ("container_id", &self.container_id),

@@ -4,6 +4,7 @@ mod daemon_passive;
 mod daemon_session;
 mod hardware;
 mod idle_pods;
+mod jobs;
 mod observer;
 mod outside_mps;
 mod records;

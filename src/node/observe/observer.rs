@@ -9,9 +9,9 @@ use thiserror::Error;
 use super::daemon_session::{ANSWER_TIMEOUT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{node_from_records, read_records};
-use super::{idle_pods, outside_mps, unmanaged};
+use super::{idle_pods, jobs, outside_mps, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, FileError, Fingerprint, Holder};
+use crate::host::{Environment, FileError, Fingerprint, Holder, Host};
 use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
@@ -245,18 +245,13 @@ impl<'a> Observer<'a> {
                 outside_mps::find_strays(&environment.host, &table, &run_dir, &mut node);
             }
             unmanaged::find_daemons(environment, &table, &mut node);
-            for device in &mut node.devices {
-                let pids = device.processes_outside_mps();
-                let processes = pids
-                    .iter()
-                    .filter_map(|pid| environment.host.find_process(*pid));
-                device.strangers = processes
-                    .map(|process| Holder::from_process(&process))
-                    .collect();
-            }
+            find_strangers(&environment.host, &mut node);
         }
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
             outside_mps::find_programs(&environment.host, &table, nvml, &mut node);
+        }
+        if detail.reads_workloads() {
+            jobs::name_recorded(environment, &mut node);
         }
         if detail.health {
             node.xids = Some(environment.host.recent_xids());
@@ -323,4 +318,15 @@ pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit:
         .host
         .process_families(daemons.map(|daemon| daemon.pid));
     observe_daemons(environment, &table, node.detail, limit, node);
+}
+
+/// Finds the processes on devices that are no clients.
+fn find_strangers(host: &Host, node: &mut Node) {
+    for device in &mut node.devices {
+        let pids = device.processes_outside_mps();
+        let processes = pids.iter().filter_map(|pid| host.find_process(*pid));
+        device.strangers = processes
+            .map(|process| Holder::from_process(&process))
+            .collect();
+    }
 }

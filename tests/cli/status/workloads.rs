@@ -52,7 +52,7 @@ fn a_client_has_the_job_the_pod_or_the_container_of_its_group() {
     put(&sim, container, &format!("/system.slice/docker-{ID}.scope"));
     let status = sim.status();
     let of = |app: &App| workload(&status, "clients", app);
-    let none = json!({ "slurm_job": null, "slurm_step": null, "pod_uid": null, "pod_name": null, "container_id": null });
+    let none = json!({ "slurm_job": null, "slurm_step": null, "batch_job": null, "pod_uid": null, "pod_name": null, "container_id": null });
     let with = |key: &str, value: Value| {
         let mut all = none.clone();
         all[key] = value;

@@ -1,0 +1,254 @@
+//! `mig-mps job`: the prolog and the epilog of batch systems that mig-mps has no commands of its own for.
+
+use clap::{Args, Subcommand};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::client::{ClientOptions, NoAccess, NotReady};
+use crate::commands::env::{check_utf8, client_variables, find_served};
+use crate::commands::{Context, verify};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
+use crate::failure::ExitStatus;
+use crate::host::{Account, Pid, Uid, is_job_name, root_hint};
+use crate::node::observe_records;
+use crate::render::json::{EnvDocument, VERSION, Version};
+use crate::render::{note, print_json};
+use crate::shared::jobs::{end_leftovers, heal_devices};
+use crate::state::{JobRecord, RunDir};
+
+/// Prepare devices for a job of a batch system, and clean up after it
+///
+/// For the prolog and the epilog of PBS, LSF, Grid Engine, OAR, Flux and others. Slurm has `mig-mps slurm`.
+#[derive(Args, Debug)]
+pub struct JobArgs {
+    #[command(subcommand)]
+    command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum JobCommand {
+    Begin(BeginArgs),
+    End(EndArgs),
+}
+
+/// Prepare the devices of a job that begins
+///
+/// Checks that each device takes programs of the job's user, by becoming a client as that user. Heals a device whose daemon
+/// has died, or that hangs without clients. Then records the job, so that `status` shows it with its programs. If a device is
+/// not ready, nothing is recorded, and the exit status is not 0.
+#[derive(Args, Debug)]
+struct BeginArgs {
+    /// Id of the job, such as 7.server
+    #[arg(long, value_parser = parse_id)]
+    id: String,
+    /// User of the job, by name or number
+    #[arg(long)]
+    user: String,
+    /// Devices of the job, separated by commas: names, UUIDs, or unique prefixes of either
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',', required = true)]
+    devices: Vec<String>,
+    #[command(flatten)]
+    group: GroupArgs,
+    /// Print the environment of the clients of each device, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The two ways to name the control group of a job.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct GroupArgs {
+    /// Control group of the job: its path in /proc/PID/cgroup, or below /sys/fs/cgroup
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+    /// Process of the job, whose control group is the job's
+    #[arg(long)]
+    pid: Option<u32>,
+}
+
+/// Clean up after a job
+///
+/// Ends the programs on devices that are still in the job's control group, and prints a line for each. Other programs of the
+/// same user stay.
+#[derive(Args, Debug)]
+struct EndArgs {
+    /// Id of the job, as at its begin
+    #[arg(long, value_parser = parse_id)]
+    id: String,
+}
+
+fn parse_id(text: &str) -> std::result::Result<String, String> {
+    if is_job_name(text) && !text.starts_with('.') {
+        return Ok(text.to_owned());
+    }
+    Err("an id has 1 to 64 letters, digits, and the characters . _ - [ ] @ :".to_owned())
+}
+
+/// The output of `mig-mps job begin --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "job")]
+pub struct JobDocument {
+    version: Version,
+    id: String,
+    /// The uid of the job's user.
+    uid: u32,
+    control_group: String,
+    /// The environment of the clients of each device.
+    devices: Vec<EnvDocument>,
+}
+
+/// Begins or ends a job.
+pub fn run(args: &JobArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if !context.environment.is_root() {
+        return Err(command_error("only root can begin and end jobs").with_hint(root_hint()));
+    }
+    match &args.command {
+        JobCommand::Begin(args) => begin(args, context),
+        JobCommand::End(args) => end(args, context),
+    }
+}
+
+fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    let user = find_user(&args.user)?;
+    let control_group = args.group.find_control_group(context)?;
+    verify::prepare_check(environment)?;
+    let node = observe_records(environment)?;
+    let devices = args
+        .devices
+        .iter()
+        .map(|word| find_served(&node, word))
+        .collect::<Result<Vec<_>>>()?;
+    let names: Vec<String> = devices
+        .iter()
+        .map(|served| served.record.name.clone())
+        .collect();
+    let not_ready = heal_devices(context, &names, Some(user))?;
+    if let Some((_, cause)) = not_ready.into_iter().next() {
+        return Err(not_ready_error(cause)).context(format_args!("job {}", args.id));
+    }
+    let mut documents = Vec::new();
+    for served in &devices {
+        let variables = client_variables(served, environment, &ClientOptions::default())?;
+        check_utf8(&variables)?;
+        documents.push(EnvDocument::new(&served.record.name, &variables));
+    }
+    let record = JobRecord {
+        id: args.id.clone(),
+        user,
+        devices: devices
+            .iter()
+            .map(|served| served.record.uuid.clone())
+            .collect(),
+        control_group,
+        boot_id: node.boot_id.clone(),
+    };
+    record
+        .write(&RunDir::at(&environment.roots_run_dir()))
+        .context("cannot record the job")?;
+    if args.json {
+        print_json(&JobDocument {
+            version: VERSION,
+            id: record.id,
+            uid: user.0,
+            control_group: record.control_group,
+            devices: documents,
+        })?;
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// The hints of a device that is for other users are for them, and not for who writes a prolog.
+fn not_ready_error(cause: NotReady) -> CommandError {
+    let is_for_others = matches!(cause, NotReady::NoAccess(NoAccess::Reserved { .. }));
+    let error = CommandError::from(cause);
+    if !is_for_others {
+        return error;
+    }
+    let hint = "give the job another device, or change serve in the profile of this one";
+    CommandError {
+        hints: vec![hint.to_owned()],
+        ..error
+    }
+}
+
+fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    let Some(record) = JobRecord::load(&run_dir, &args.id).context("cannot read the job")? else {
+        note(&format!(
+            "job {} has not begun, or has ended already",
+            args.id
+        ));
+        return Ok(ExitStatus::Done);
+    };
+    if record.boot_id == environment.host.boot_id()? {
+        check_control_group(context, &record.control_group)?;
+        end_leftovers(context, &record.id, |process| record.has_process(process))?;
+    }
+    record.remove(&run_dir)?;
+    Ok(ExitStatus::Done)
+}
+
+/// Returns the uid of a user, whom the machine must know.
+fn find_user(word: &str) -> Result<Uid> {
+    if let Ok(uid) = word.parse() {
+        return Ok(Uid(uid));
+    }
+    match Account::from_name(word)? {
+        Some(account) => Ok(account.uid),
+        None => Err(usage_error(format_args!("this machine has no user {word}"))
+            .with_hint("--user takes a name, or the number of a user")),
+    }
+}
+
+impl GroupArgs {
+    /// Returns the control group of the job, which has nothing but the job in it.
+    fn find_control_group(&self, context: &Context<'_>) -> Result<String> {
+        let host = &context.environment.host;
+        let group = match (&self.cgroup, self.pid) {
+            (Some(path), _) => host.control_group_at(path).ok_or_else(|| {
+                usage_error(format_args!("{path} is not the path of a control group"))
+                    .with_hint("--cgroup takes a path such as /pbs_jobs.service/jobid/7.server")
+            })?,
+            (None, pid) => {
+                let pid = Pid(pid.unwrap_or_default());
+                let process = host.find_process(pid);
+                process
+                    .and_then(|process| process.job_control_group())
+                    .ok_or_else(|| {
+                        command_error(format_args!(
+                            "pid {pid} does not run, or no batch system has made its control group"
+                        ))
+                        .with_hint("name the control group of the job with --cgroup")
+                    })?
+            }
+        };
+        check_control_group(context, &group)?;
+        Ok(group)
+    }
+}
+
+/// Refuses a control group with processes that no job has: they would be ended with it.
+fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
+    let host = &context.environment.host;
+    let node = observe_records(context.environment)?;
+    let daemons = node
+        .served()
+        .filter_map(|served| Some(served.record.daemon?.pid));
+    let others = [(Pid(1), "init"), (Pid(std::process::id()), "this command")]
+        .into_iter()
+        .chain(daemons.map(|pid| (pid, "a daemon of mig-mps")));
+    for (pid, what) in others {
+        if host
+            .find_process(pid)
+            .is_some_and(|process| process.is_in_control_group(group))
+        {
+            return Err(usage_error(format_args!(
+                "the control group {group} is not of one job: {what} is in it"
+            ))
+            .with_hint("name the control group that the batch system has made for the job"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Jobs of batch systems: their names, and `mig-mps job`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::{App, Ran, Sim, assert_contains, needs_root, wait_until, whole};
+
+const GROUP: &str = "/pbs_jobs.service/jobid/101.server";
+
+/// Puts a program into a control group.
+fn put(sim: &Sim, app: &App, group: &str) {
+    sim.node.node().show_in_cgroup(app.pid(), group).unwrap();
+}
+
+/// A client of device 0 with these variables.
+fn client_with(sim: &Sim, variables: &[(&str, &str)]) -> App {
+    let mut command = sim.command(&["run", "0", "--", "cuda-app", "hold"]);
+    command.envs(variables.iter().copied());
+    let mut app = App::start(command);
+    assert!(app.wait_up().ends_with("mps yes"));
+    app
+}
+
+/// The name of a program's job in the JSON of a status, and the line of the program in its table.
+fn job_of(sim: &Sim, app: &App) -> (Value, String) {
+    let status = sim.status();
+    let lists = ["clients", "outside_mps"].map(|list| status[list].as_array().unwrap().clone());
+    let programs = lists.concat();
+    let found = programs.iter().find(|program| program["pid"] == app.pid());
+    let text = sim.run(&["status"]).ended(0).stdout;
+    let pid = format!(" {} ", app.pid());
+    let line = text.lines().find(|line| line.contains(&pid)).unwrap();
+    (
+        found.unwrap()["workload"]["batch_job"].clone(),
+        line.to_owned(),
+    )
+}
+
+fn begin(sim: &Sim, words: &[&str]) -> Ran {
+    let common = [
+        "job",
+        "begin",
+        "--id",
+        "101",
+        "--user",
+        "root",
+        "--devices",
+        "0",
+    ];
+    sim.run(&[&common, words].concat())
+}
+
+fn end(sim: &Sim) -> Ran {
+    sim.run(&["job", "end", "--id", "101"])
+}
+
+fn record(sim: &Sim) -> PathBuf {
+    sim.node.run_dir().join("jobs/101")
+}
+
+#[test]
+fn a_program_has_the_job_of_its_control_group() {
+    let sim = Sim::whole("");
+    let client = client_with(&sim, &[("PBS_JOBID", "9")]);
+    for (group, system, id) in [
+        (GROUP, "pbs", "101.server"),
+        ("/lsf/cluster1/job.101[3].4711.1700000000", "lsf", "101[3]"),
+        ("/UGE/101.1", "sge", "101.1"),
+        (
+            "/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_1@n1",
+            "htcondor",
+            "slot1_1@n1",
+        ),
+    ] {
+        put(&sim, &client, group);
+        let (job, line) = job_of(&sim, &client);
+        assert_eq!(
+            job,
+            json!({ "system": system, "id": id, "unverified": false })
+        );
+        assert_contains(&line, &format!("  {system} {id}  "));
+        let metrics = sim.run(&["metrics"]).ended(0).stdout;
+        assert_contains(&metrics, &format!("batch_job=\"{system} {id}\""));
+    }
+    let outside = sim.outside("0");
+    put(&sim, &outside, GROUP);
+    assert_contains(&job_of(&sim, &outside).1, "  pbs 101.server  ");
+}
+
+/// Whoever starts a program chooses its environment.
+#[test]
+fn a_job_that_only_the_environment_tells_is_not_verified() {
+    let sim = Sim::whole("");
+    let client = client_with(&sim, &[("PBS_JOBID", "101.server")]);
+    let forged = client_with(&sim, &[("PBS_JOBID", "\u{1b}[2J")]);
+    put(&sim, &client, "/");
+    put(&sim, &forged, "/");
+    let (job, line) = job_of(&sim, &client);
+    assert_eq!(
+        job,
+        json!({ "system": "pbs", "id": "101.server", "unverified": true })
+    );
+    assert_contains(&line, "  pbs 101.server?  ");
+    assert_eq!(job_of(&sim, &forged).0, Value::Null);
+    let metrics = sim.run(&["metrics"]).ended(0).stdout;
+    assert_contains(&metrics, "batch_job=\"\"");
+    assert!(!metrics.contains("101.server"), "{metrics}");
+    // As it is for a group that a user has made.
+    put(
+        &sim,
+        &client,
+        &format!("/user.slice/user-1000.slice/user@1000.service{GROUP}"),
+    );
+    assert_eq!(job_of(&sim, &client).0["unverified"], true);
+}
+
+#[test]
+fn a_job_that_ends_takes_its_own_programs_only() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"all\"");
+    begin(&sim, &["--cgroup", GROUP]).ended(0);
+    let client = client_with(&sim, &[]);
+    let outside = sim.outside("0");
+    let others = client_with(&sim, &[("PBS_JOBID", "101.server")]);
+    put(&sim, &client, &format!("{GROUP}/inner"));
+    put(&sim, &outside, GROUP);
+    put(&sim, &others, "/pbs_jobs.service/jobid/101.server2");
+    assert_contains(&job_of(&sim, &client).1, "  pbs 101  ");
+    let ended = end(&sim).ended(0);
+    for app in [&client, &outside] {
+        let line = format!("mig-mps: job 101 has left pid {} (", app.pid());
+        assert_contains(&ended.stdout, &line);
+    }
+    assert_eq!(ended.stdout.lines().count(), 2, "{ended:?}");
+    wait_until("the programs of the job end", || {
+        sim.status()["clients"].as_array().unwrap().len() == 1
+    });
+    assert_eq!(sim.status()["clients"][0]["pid"], others.pid());
+    assert!(!record(&sim).exists());
+    assert!(others.finish().status.success());
+    let again = end(&sim).ended(0);
+    assert_eq!(
+        again.stderr,
+        "job 101 has not begun, or has ended already\n"
+    );
+}
+
+#[test]
+fn a_job_whose_control_group_has_another_name_is_named_by_its_record() {
+    needs_root!();
+    let sim = Sim::whole("");
+    begin(&sim, &["--cgroup", "/site/101"]).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/site/101");
+    let (job, line) = job_of(&sim, &client);
+    assert_eq!(
+        job,
+        json!({ "system": null, "id": "101", "unverified": false })
+    );
+    assert_contains(&line, "  job 101  ");
+    // A record that cannot be read names nothing, and disturbs nothing.
+    fs::write(record(&sim).with_file_name("102"), "{").unwrap();
+    fs::write(record(&sim).with_file_name(".103"), "{}").unwrap();
+    assert_eq!(job_of(&sim, &client).0["id"], "101");
+    // After a boot, the group may be another job's.
+    let text = fs::read_to_string(record(&sim)).unwrap();
+    let boot = text
+        .split("\"boot-id\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .nth(1)
+        .unwrap();
+    fs::write(record(&sim), text.replace(boot, "another")).unwrap();
+    assert_eq!(job_of(&sim, &client).0, Value::Null);
+    let ended = end(&sim).ended(0);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    assert!(!record(&sim).exists());
+}
+
+#[test]
+fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, &format!("{GROUP}/inner"));
+    let pid = client.pid().to_string();
+    let begun = begin(&sim, &["--pid", &pid, "--json"]).ended(0);
+    let document: Value = serde_json::from_str(&begun.stdout).unwrap();
+    assert_eq!(document["control_group"], GROUP);
+    assert_eq!(
+        (&document["id"], &document["uid"]),
+        (&json!("101"), &json!(0))
+    );
+    let environment = sim.run(&["env", "0", "--format", "json"]).ended(0).stdout;
+    let environment: Value = serde_json::from_str(&environment).unwrap();
+    assert_eq!(document["devices"], json!([environment]));
+    // A service has the programs of many jobs.
+    for group in [
+        "/",
+        "/system.slice/pbs.service",
+        "/user.slice/user-0.slice/session-3.scope",
+    ] {
+        put(&sim, &client, group);
+        let refused = begin(&sim, &["--pid", &pid]).ended(1);
+        assert_contains(
+            &refused.stderr,
+            "no batch system has made its control group",
+        );
+    }
+}
+
+#[test]
+fn a_directory_of_a_control_group_is_its_path() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let group = |path: &str| {
+        let begun = begin(&sim, &["--cgroup", path, "--json"]).ended(0).stdout;
+        let document: Value = serde_json::from_str(&begun).unwrap();
+        document["control_group"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(group("/sys/fs/cgroup/memory/pbspro/101/"), "/pbspro/101");
+    fs::create_dir_all(sim.machine("sys/fs/cgroup")).unwrap();
+    fs::write(sim.machine("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
+    assert_eq!(group("/sys/fs/cgroup/pbspro/101"), "/pbspro/101");
+    for wrong in [
+        "/",
+        "pbspro/101",
+        "/a/../b",
+        "/a//b",
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/",
+        "/a\n",
+    ] {
+        let refused = begin(&sim, &["--cgroup", wrong]).ended(2);
+        assert_contains(&refused.stderr, "is not the path of a control group");
+    }
+}
+
+/// Everything in a job's control group may be ended.
+#[test]
+fn a_control_group_of_others_is_no_jobs() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let daemon = sim.device("0")["daemon_pid"].as_u64().unwrap();
+    let daemon = u32::try_from(daemon).unwrap();
+    sim.node
+        .node()
+        .show_in_cgroup(daemon, "/system.slice/mig-mps.service")
+        .unwrap();
+    let refused = begin(&sim, &["--cgroup", "/system.slice"]).ended(2);
+    assert_contains(
+        &refused.stderr,
+        "/system.slice is not of one job: a daemon of mig-mps is in it",
+    );
+    sim.fake_proc("1", "cgroup", "0::/init.scope\n");
+    let refused = begin(&sim, &["--cgroup", "/init.scope"]).ended(2);
+    assert_contains(&refused.stderr, "init is in it");
+    assert!(!record(&sim).exists());
+    // Nor is one that such a process has entered since.
+    begin(&sim, &["--cgroup", "/init.scope/job"]).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/init.scope/job");
+    sim.fake_proc("1", "cgroup", "0::/init.scope/job\n");
+    end(&sim).ended(2);
+    assert!(client.finish().status.success());
+}
+
+#[test]
+fn a_device_is_healed_for_a_job_that_begins() {
+    needs_root!();
+    let sim = Sim::whole("");
+    sim.kill_daemon("0");
+    begin(&sim, &["--cgroup", GROUP]).ended(0);
+    assert_eq!(sim.device("0")["state"], "ready");
+    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
+        .ended(0);
+    let refused = sim.run(&[
+        "job",
+        "begin",
+        "--id",
+        "102",
+        "--user",
+        "65533",
+        "--devices",
+        "0",
+        "--cgroup",
+        GROUP,
+    ]);
+    assert_contains(
+        &refused.ended(1).stderr,
+        "error: job 102: only nobody may use 0, and this is 65533\nhint: give the job another device",
+    );
+    assert!(!record(&sim).with_file_name("102").exists());
+    let refused = Ran::of(&mut sim.by_nobody(&["job", "end", "--id", "101"])).ended(1);
+    assert_contains(&refused.stderr, "error: only root can begin and end jobs");
+}
