@@ -101,6 +101,10 @@ pub const VARIABLES: [(&str, &str); 11] = [
 /// The pipe directories that CUDA programs use by default: the documented one, and root's with protocol 3.
 pub const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
 
+/// The start of the name of a private daemon's directory, and the number of letters after it, which nobody can guess.
+pub const PRIVATE_DIRECTORY_PREFIX: &str = "mig-mps-";
+pub const PRIVATE_DIRECTORY_LETTERS: usize = 6;
+
 /// The MPS programs. The daemon starts the server by name. The kernel cuts both names to the same 15 bytes.
 pub const MPS_PROGRAM_PREFIX: &str = "nvidia-cuda-mps";
 pub const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -108,6 +112,8 @@ pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
 pub const SYSTEMD_RUN_PROGRAM: &str = "systemd-run";
+/// The service of NVIDIA's mig-parted, which applies a MIG configuration at boot.
+pub const MIG_MANAGER_UNIT: &str = "nvidia-mig-manager.service";
 pub const SCONTROL_PROGRAM: &str = "scontrol";
 
 /// The programs that follow a change of the devices.

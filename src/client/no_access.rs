@@ -156,16 +156,17 @@ impl Failure for NoAccess {
                 };
                 format!("{who} ({command}), or start the daemon in another run directory")
             }
-            Self::Reserved { clients, .. } => {
-                let who = match clients.strip_prefix(GROUP_PREFIX) {
-                    Some(_) => "a user of that group".to_owned(),
-                    None if caller() == Uid::ROOT => {
-                        format!("that user (runuser -u {clients} -- COMMAND)")
-                    }
-                    None => format!("that user (sudo -u {clients} COMMAND)"),
-                };
-                format!("run it as {who}, or use another device: mig-mps status")
-            }
+            Self::Reserved {
+                name,
+                clients,
+                user,
+            } if caller() != Uid::ROOT || clients.starts_with(GROUP_PREFIX) => format!(
+                "mig-mps run --any -- PROGRAM takes a device that you may use; serve in the profile decides whether {user} may \
+                 use {name}"
+            ),
+            Self::Reserved { clients, .. } => format!(
+                "run it as that user (runuser -u {clients} -- COMMAND), or use another device: mig-mps status"
+            ),
             Self::HiddenMemory { .. }
             | Self::LittleMemory {
                 is_passing: false, ..

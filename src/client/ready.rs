@@ -466,6 +466,7 @@ fn become_user_args(user: Uid) -> BecomeUser {
         uid: Some(user.0),
         gid: Some(gid),
         groups: groups.unwrap_or_else(|| vec![gid]),
+        as_caller: false,
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Context, LOCK_LIMIT, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, format_ranges, to_printable};
+use crate::host::{Directories, Environment, format_gpus, to_printable};
 use crate::node::{Device, Gpu, Node, lost_gpu_hint};
 use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
@@ -133,8 +133,8 @@ impl DownArgs {
             return None;
         }
         let error = command_error(format_args!(
-            "what mig-mps made stays on GPU {}, which cannot be read: {}",
-            format_ranges(&gpus),
+            "what mig-mps made stays on {}, which cannot be read: {}",
+            format_gpus(&gpus),
             reasons.join("; ")
         ));
         Some(error.with_hint(format!("{}, and run this command again", lost_gpu_hint())))

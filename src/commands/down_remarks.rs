@@ -1,7 +1,7 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
 use super::down::DownTargets;
-use crate::host::{Environment, format_ranges};
+use crate::host::{Environment, format_gpus};
 use crate::node::{Gpu, Node};
 use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
@@ -133,9 +133,9 @@ pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String])
     }
 }
 
-/// `GPU 0 stays in MIG mode`, `GPU 0-2 stay in MIG mode`
+/// `GPU 0 stays in MIG mode`, `GPUs 0-2 stay in MIG mode`
 fn describe_staying_mode(gpus: &[&Gpu]) -> String {
     let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
     let verb = if gpus.len() == 1 { "stays" } else { "stay" };
-    format!("GPU {} {verb} in MIG mode", format_ranges(&indices))
+    format!("{} {verb} in MIG mode", format_gpus(&indices))
 }

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use clap::{Args, ValueEnum};
 
-use super::Context;
 use super::cdi::remark_on_nvidias_file;
+use super::{Context, no_daemon_hint, private_hint};
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -192,7 +192,10 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
     let names = node
         .resolve_words(&[word.to_owned()])
         .map_err(|error| CommandError {
-            hints: error.hint_for_one().into_iter().collect(),
+            hints: private_hint(node)
+                .or_else(|| error.hint_for_one())
+                .into_iter()
+                .collect(),
             ..error.into()
         })?;
     let [name] = names.as_slice() else {
@@ -201,8 +204,7 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
         return Err(error.with_hint(ONE_DEVICE_HINT));
     };
     node.served_named(name).ok_or_else(|| {
-        command_error(format_args!("no daemon serves {name}"))
-            .with_hint("mig-mps up PROFILE starts daemons")
+        command_error(format_args!("no daemon serves {name}")).with_hint(no_daemon_hint())
     })
 }
 

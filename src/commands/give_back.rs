@@ -18,7 +18,7 @@ use super::{LOCK_LIMIT, lock_node};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, FileError, Output, RunError, format_ranges, run};
+use crate::host::{Directories, Environment, FileError, Output, RunError, format_gpus, run};
 use crate::node::Observer;
 use crate::render::note;
 use crate::state::{NodeFile, RunDir, SelftestRecord};
@@ -162,7 +162,7 @@ fn load_selftest_record(environment: &Environment) -> Result<Option<SelftestReco
 
 fn describe_gpus(record: &SelftestRecord) -> String {
     let indices: Vec<u32> = record.gpus.iter().map(|gpu| gpu.index).collect();
-    format!("GPU {}", format_ranges(&indices))
+    format_gpus(&indices)
 }
 
 /// Gives back the GPUs of a self-test that was killed; reports it where nothing is to be changed. A self-test that runs holds

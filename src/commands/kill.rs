@@ -7,7 +7,7 @@ use super::args::{ConsentArgs, DeviceArgs, number};
 use super::change::ChangeOptions;
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Pid, user_name};
+use crate::host::{Environment, Pid, Uid, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
@@ -141,11 +141,44 @@ fn invalid_pid_error(
             error.with_hint(CLIENTS_HINT)
         };
     };
+    if word.starts_with(|c: char| c.is_ascii_digit()) {
+        return error.with_hint(CLIENTS_HINT);
+    }
     let is_meant = |client: &Client| has_user_or_program(client, word);
     error.with_hint(match commands_for_clients(&node, &names, is_meant) {
-        None => CLIENTS_HINT.to_owned(),
+        None => hint_without_clients(&node, &names, word),
         Some(commands) => format!("for the clients of {word}: {commands}"),
     })
+}
+
+/// The hint if these devices have no clients of a user or program: where there are some, and what runs outside MPS.
+fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
+    let devices = names.join(", ");
+    let fact = match names {
+        [_] => format!("{devices} has no clients of {word}"),
+        _ => format!("{devices} have no clients of {word}"),
+    };
+    let all: Vec<String> = node
+        .served()
+        .map(|served| served.record.name.clone())
+        .collect();
+    let is_meant = |client: &Client| has_user_or_program(client, word);
+    if let Some(commands) = commands_for_clients(node, &all, is_meant) {
+        return format!("{fact}; for those of other devices: {commands}");
+    }
+    let on_these = names.iter().filter_map(|name| node.device_named(name));
+    let outside: Vec<String> = on_these
+        .flat_map(|device| &device.outside_mps)
+        .filter(|program| is_user_or_program(program.user, &program.command, word))
+        .map(|program| program.pid.to_string())
+        .collect();
+    match outside.as_slice() {
+        [] => format!("{fact}; {CLIENTS_HINT}"),
+        pids => {
+            let pids = pids.join(" ");
+            format!("{fact}; outside MPS: `kill {pids}` ends it")
+        }
+    }
 }
 
 /// Returns the commands that end the work of these clients of devices; `None` without such clients.
@@ -174,8 +207,12 @@ const CLIENTS_HINT: &str = "mig-mps status shows the clients of each device";
 /// True if a word is the name of a client's user or program.
 fn has_user_or_program(client: &Client, word: &str) -> bool {
     let command = client.command.as_deref().unwrap_or_default();
+    is_user_or_program(client.user, command, word)
+}
+
+fn is_user_or_program(user: Option<Uid>, command: &str, word: &str) -> bool {
     let program = command.split(' ').next().unwrap_or_default();
-    client.user.is_some_and(|user| user_name(user) == word)
+    user.is_some_and(|user| user_name(user) == word)
         || (!program.is_empty() && program.rsplit('/').next() == Some(word))
 }
 

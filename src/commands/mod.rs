@@ -36,7 +36,7 @@ use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::Failure as _;
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, root_hint, to_printable, user_name,
+    Directories, Directory, Environment, Lock, Uid, caller, root_hint, to_printable, user_name,
     write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
@@ -122,6 +122,7 @@ pub fn known_devices(environment: &Environment) -> KnownDevices {
         names,
         stopped,
         hint,
+        hint_for_program: private_hint(&node),
     }
 }
 
@@ -189,7 +190,8 @@ pub fn lock_node(
 
 /// Writes text to a new file, which is named, or prints it. A file that exists may have been edited, and is not replaced.
 pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
-    let Some(path) = file else {
+    let is_output = |path: &&Path| [Path::new("-"), Path::new("/dev/stdout")].contains(path);
+    let Some(path) = file.filter(|path| !is_output(path)) else {
         return Ok(print(text)?);
     };
     write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
@@ -290,4 +292,20 @@ fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> 
         note(&format!("{said} Continuing from the present state."));
     }
     Ok(true)
+}
+
+/// The hint for a program where no daemon serves: only root starts daemons for users.
+pub fn no_daemon_hint() -> String {
+    if caller() == Uid::ROOT {
+        "mig-mps up PROFILE starts daemons".to_owned()
+    } else {
+        "mig-mps run --private -- PROGRAM starts a daemon for this program; daemons for all users are started by root, with \
+         mig-mps up PROFILE"
+            .to_owned()
+    }
+}
+
+/// The same for a plain user on a node without any daemon.
+pub fn private_hint(node: &Node) -> Option<String> {
+    (node.has_no_daemons() && caller() != Uid::ROOT).then(no_daemon_hint)
 }

@@ -50,14 +50,28 @@ pub struct StatusArgs {
         conflicts_with = "json"
     )]
     columns: Vec<StatusColumn>,
-    /// Draw each GPU with its slices, and in each the device, its state, its clients and its memory
-    #[arg(long, conflicts_with_all = ["json", "columns"])]
-    map: bool,
+    #[command(flatten)]
+    form: FormArgs,
     #[command(flatten)]
     rows: RowArgs,
     /// Exit with 3 if there is a problem
     #[arg(long)]
     exit_code: bool,
+}
+
+/// The form in which devices are shown; a table without one.
+#[derive(Args, Debug)]
+struct FormArgs {
+    /// Draw each GPU with its slices, and in each the device, its state, its clients and its memory
+    #[arg(long, conflicts_with_all = ["json", "columns"])]
+    map: bool,
+    /// Show who uses the devices: a row for each user
+    #[arg(
+        long,
+        aliases = ["users", "by-users", "clients"],
+        conflicts_with_all = ["json", "columns", "map"]
+    )]
+    by_user: bool,
 }
 
 /// The devices that get a row.
@@ -100,10 +114,10 @@ impl StatusArgs {
         View {
             devices,
             filter,
-            form: if self.map {
-                Form::Map
-            } else {
-                Form::Table(&self.columns)
+            form: match (self.form.map, self.form.by_user) {
+                (true, _) => Form::Map,
+                (_, true) => Form::Users,
+                _ => Form::Table(&self.columns),
             },
             // Who names devices or filters them, and a program, looks for each.
             is_folded: !self.rows.all
@@ -117,8 +131,8 @@ impl StatusArgs {
     fn detail(&self) -> Detail {
         Detail {
             // A map draws the free slices, too.
-            offers: self.map,
-            utilization: self.json || !self.map && may_show_utilization(&self.columns),
+            offers: self.form.map,
+            utilization: self.json || !self.form.map && may_show_utilization(&self.columns),
             ..Detail::STATUS
         }
     }

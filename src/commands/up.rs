@@ -17,9 +17,10 @@ use super::up_request::UpRequest;
 use super::{Context, built_in, detail_for, lock_node, own_directories, remark_on_plan, verify};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::{Verified, verify_devices};
+use crate::config::MIG_MANAGER_UNIT;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, quote_for_shell, report_ready};
+use crate::host::{Directories, Environment, quote_for_shell, report_ready, strip_needless_sudo};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
@@ -236,6 +237,7 @@ fn report_change(
     }
     remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
+    remark_on_mig_manager(environment);
     outcome.print_summary(&[], &args.consent);
     if outcome.deferred_error.is_none() {
         remark_on_next_steps(args, environment, node, plan);
@@ -371,6 +373,18 @@ fn remark_on_pods(environment: &Environment, plan: &Plan) {
         .collect();
     for remark in remarks {
         note(&remark);
+    }
+}
+
+/// Names the service that brings another geometry at boot.
+fn remark_on_mig_manager(environment: &Environment) {
+    let enabled = environment.host.enabled_units();
+    if enabled.iter().any(|unit| unit == MIG_MANAGER_UNIT) {
+        let command =
+            strip_needless_sudo(&format!("sudo systemctl disable --now {MIG_MANAGER_UNIT}"));
+        note(&format!(
+            "{MIG_MANAGER_UNIT} is enabled and applies another MIG configuration at boot: {command}"
+        ));
     }
 }
 

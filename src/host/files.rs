@@ -119,7 +119,13 @@ pub fn write_text_to(path: &Path, text: &str) -> FileResult<()> {
 /// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
 pub fn write_new_text_to(path: &Path, text: &str) -> FileResult<()> {
     let (directory, name) = open_parent(path)?;
-    Temporary::create_with(&directory, text.as_bytes())?.become_new(name)
+    let written = Temporary::create_with(&directory, text.as_bytes())?.become_new(name);
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists if path.exists() && !path.is_file() => {
+            irregular_file("it is not a regular file")
+        }
+        _ => error,
+    })
 }
 
 /// Writes files with these names into a directory, which is created if it does not exist.

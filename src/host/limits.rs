@@ -191,11 +191,17 @@ pub struct BecomeUser {
     /// The groups of the user's processes, which the caller has looked up: a name service may not answer
     #[arg(long, requires = "uid", value_delimiter = ',')]
     pub groups: Vec<u32>,
+    /// Stay the caller. A helper without arguments is a command that somebody looks for
+    #[arg(long, required_unless_present = "uid")]
+    pub as_caller: bool,
 }
 
 impl BecomeUser {
     /// Returns the arguments of the helper for this user.
     pub fn to_args(&self) -> Vec<String> {
+        if self.uid.is_none() {
+            return vec!["--as-caller".to_owned()];
+        }
         option_args([
             ("--uid", self.uid.map(|uid| uid.to_string())),
             ("--gid", self.gid.map(|gid| gid.to_string())),
@@ -205,7 +211,7 @@ impl BecomeUser {
 
     /// Becomes the user. After an error the process must exit.
     pub fn apply(&self) -> Result<(), LimitsError> {
-        let Some((uid, gid)) = self.uid.zip(self.gid) else {
+        let Some((uid, gid)) = self.uid.zip(self.gid).filter(|_| !self.as_caller) else {
             return Ok(());
         };
         self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))

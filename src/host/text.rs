@@ -107,6 +107,12 @@ pub fn format_ranges(indices: &[u32]) -> String {
     ranges.join(",")
 }
 
+/// Names GPUs by their indices: `GPU 4`, `GPUs 0-3,6`.
+pub fn format_gpus(indices: &[u32]) -> String {
+    let gpus = if indices.len() == 1 { "GPU" } else { "GPUs" };
+    format!("{gpus} {}", format_ranges(indices))
+}
+
 /// Puts items that are alike into one group, in the order of each group's first item.
 pub fn group_by<T>(
     items: impl IntoIterator<Item = T>,

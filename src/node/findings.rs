@@ -6,7 +6,7 @@ use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Applied, Client, Closer, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
 use crate::failure::Problem;
-use crate::host::{Pid, Uid, caller, format_count, user_name};
+use crate::host::{Pid, Uid, caller, format_count, format_gpus, user_name};
 use crate::state::{Closing, StoppedDevice};
 
 impl Node {
@@ -25,7 +25,15 @@ impl Node {
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
             found.push(Finding::fail("change-interrupted", what).with_remedy(goes_on));
         }
-        found.extend(self.unseen.iter().filter_map(unseen_problem));
+        let unseen = self.unseen.iter().filter(|unseen| match unseen {
+            // Its devices have the problem.
+            Unseen::Gpu { why, .. } => {
+                let mut devices = self.devices.iter();
+                !devices.any(|device| device.lost_gpu_reason() == Some(why))
+            }
+            _ => true,
+        });
+        found.extend(unseen.filter_map(unseen_problem));
         for journal in &self.under_way {
             let what = format!("a change is under way: {journal}");
             found.push(Finding::warn("change-under-way", what));
@@ -248,6 +256,13 @@ impl Node {
         }
     }
 
+    /// Names the GPUs in MIG mode without a MIG device: `GPUs 0-2`.
+    pub fn describe_unpartitioned_gpus(&self) -> Option<String> {
+        let gpus = self.gpus.iter().filter(|gpu| gpu.has_nothing_in_mig_mode());
+        let indices: Vec<u32> = gpus.map(|gpu| gpu.index).collect();
+        (!indices.is_empty()).then(|| format_gpus(&indices))
+    }
+
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot. Where the profile was taken down, they are as
     /// somebody wanted them.
     fn unpartitioned_gpus_remark(&self) -> Option<Finding> {
@@ -258,17 +273,7 @@ impl Node {
         {
             return None;
         }
-        let indices: Vec<String> = self
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.has_nothing_in_mig_mode())
-            .map(|gpu| gpu.index.to_string())
-            .collect();
-        let gpus = match indices.as_slice() {
-            [] => return None,
-            [one] => format!("GPU {one}"),
-            several => format!("GPUs {}", several.join(", ")),
-        };
+        let gpus = self.describe_unpartitioned_gpus()?;
         let what = format!("{gpus}: MIG is on and there is no MIG device");
         let problem = Finding::warn("no-mig-devices", what);
         let remedy = match &self.applied {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fault::{Finding, Severity};
 use super::{Gpu, Node};
-use crate::host::{format_ranges, join_words, strip_needless_sudo};
+use crate::host::{format_gpus, join_words, strip_needless_sudo};
 use crate::nvml::RecoveryAction;
 
 /// Xids for which NVIDIA's catalog of Xids has more done than to restart the program or nothing: a reset, a reboot, or a
@@ -200,7 +200,7 @@ impl Node {
             }
         }
         found.extend(untold.into_iter().map(|((id, (why, is_well)), gpus)| {
-            let seen = format!("GPU {}: the driver {why}", format_ranges(&gpus));
+            let seen = format!("{}: the driver {why}", format_gpus(&gpus));
             if is_well {
                 Finding::ok(id, seen)
             } else {

@@ -9,7 +9,9 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::{AccessFault, DaemonState, OutsideCause};
-use crate::config::DEFAULT_PIPE_DIRECTORIES;
+use crate::config::{
+    DEFAULT_PIPE_DIRECTORIES, PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX,
+};
 use crate::host::{
     Environ, Host, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller,
     is_shell_safe, user_name,
@@ -581,6 +583,15 @@ impl Unmanaged {
             Variable::Unset => true,
             Variable::Is(path) => DEFAULT_PIPE_DIRECTORIES.contains(&path.trim_end_matches('/')),
         }
+    }
+
+    /// True if it is the daemon of `run --private`, by the name of its directory: `/tmp/mig-mps-a1cJcU/UUID/pipe`.
+    pub fn is_private(&self) -> bool {
+        let pipe = self.pipe_directory.value().map(Path::new);
+        let directory = pipe.and_then(|pipe| pipe.ancestors().nth(2)?.file_name()?.to_str());
+        let letters = directory.and_then(|name| name.strip_prefix(PRIVATE_DIRECTORY_PREFIX));
+        let is_named_so = letters.is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS);
+        is_named_so && self.is_daemon() && !self.is_orphan
     }
 
     /// True if it serves the device with that name.

@@ -9,7 +9,7 @@ use super::device_spelling::strip_affixes;
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::failure::Problem;
-use crate::host::{Host, Xid, format_ranges};
+use crate::host::{Host, Xid, format_gpus};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
@@ -421,9 +421,8 @@ impl Node {
                 .collect();
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let have = if gpus.len() == 1 { "has" } else { "have" };
-            let served = |_| {
-                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", format_ranges(&gpus)))
-            };
+            let served =
+                |_| (!gpus.is_empty()).then(|| format!("{} {have} daemons", format_gpus(&gpus)));
             let what = format!("a device of GPU {index}");
             return NoSuchDevice::not_served(&what, served, self.first_unread_reason());
         }
@@ -431,6 +430,12 @@ impl Node {
             index,
             gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
         }
+    }
+
+    /// True if no daemon of mig-mps is there, and none can be hidden.
+    pub fn has_no_daemons(&self) -> bool {
+        let is_hidden = self.unseen_daemons().is_some() || self.first_unread_reason().is_some();
+        !is_hidden && self.served().next().is_none()
     }
 
     /// Describes everything that could not be seen.

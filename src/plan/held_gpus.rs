@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Action, GpuPlan, Plan};
 use crate::failure::Problem;
-use crate::host::{Holder, Holders, Pid, format_ranges};
+use crate::host::{Holder, Holders, Pid, format_gpus};
 use crate::mps::ClientPolicy;
 use crate::node::{Gpu, Node};
 
@@ -220,9 +220,9 @@ impl HeldGpus {
             && self.cost == other.cost
     }
 
-    /// Names the GPUs: `GPU 0-7`.
+    /// Names the GPUs: `GPUs 0-7`.
     pub fn title(&self) -> String {
-        format!("GPU {}", format_ranges(&self.gpus))
+        format_gpus(&self.gpus)
     }
 
     /// Returns the words for one GPU or for several.
@@ -230,10 +230,13 @@ impl HeldGpus {
         if self.gpus.len() == 1 { one } else { several }
     }
 
-    /// `GPU 0-7 wait for pid 4711 (alice, python train.py)`
+    /// `waiting for pid 4711 (alice, python train.py) to close GPUs 0-7`
     pub fn wait_message(&self) -> String {
-        let wait = self.singular_or_plural("waits", "wait");
-        format!("{} {wait} for {}", self.title(), self.holder_names())
+        format!(
+            "waiting for {} to close {}",
+            self.holder_names(),
+            self.title()
+        )
     }
 
     /// Names the holders that nobody stops; empty if there are none.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::up::block_selects;
 use super::{Action, LeftOut, Plan, Stop};
-use crate::host::{format_count, format_ranges};
+use crate::host::{format_count, format_gpus};
 use crate::node::{Gpu, Node, Served};
 use crate::profile::Profile;
 use crate::state::RunDir;
@@ -54,7 +54,6 @@ fn daemons_in_no_block<'a>(
 fn prune_remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
     let indices: BTreeSet<u32> = in_no_block.iter().map(|(gpu, _)| gpu.index).collect();
     let indices: Vec<u32> = indices.into_iter().collect();
-    let gpus = if indices.len() == 1 { "GPU" } else { "GPUs" };
     let devices = format_count(in_no_block.len(), "device");
     let (are, them) = match in_no_block.len() {
         0 => return None,
@@ -62,7 +61,7 @@ fn prune_remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
         _ => ("are", "them"),
     };
     Some(format!(
-        "{devices} of mig-mps on {gpus} {} {are} in no block; up --prune stops {them}",
-        format_ranges(&indices)
+        "{devices} of mig-mps on {} {are} in no block; up --prune stops {them}",
+        format_gpus(&indices)
     ))
 }

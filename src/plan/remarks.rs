@@ -7,7 +7,7 @@ use super::gpu_steps::Layout;
 use super::up::Planner;
 use super::{Action, DevicePlan, GpuPlan, Plan, Start, serve_setting};
 use crate::geometry::{Partition, Unused};
-use crate::host::{format_ranges, group_by};
+use crate::host::{format_gpus, group_by};
 use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::settings::Serve;
@@ -36,7 +36,7 @@ impl Plan {
         let mut remarks: Vec<String> = self
             .unused_capacity(node)
             .into_iter()
-            .map(|(gpus, unused)| format!("GPU {}: {unused}", format_ranges(&gpus)))
+            .map(|(gpus, unused)| format!("{}: {unused}", format_gpus(&gpus)))
             .collect();
         remarks.extend(self.remarks_on_limits(node));
         remarks
@@ -158,8 +158,9 @@ impl Plan {
             narrower.entry(users).or_default().push(&start.name);
         }
         narrower.into_iter().map(|(users, names)| {
+            let devices = if names.len() == 1 { "Device" } else { "Devices" };
             format!(
-                "{} will serve only {users}. Programs of other users then run outside MPS, also in containers that \
+                "{devices} {} will serve only {users}. Programs of other users then run outside MPS, also in containers that \
                  have the pipe directory.",
                 names.join(", ")
             )

@@ -8,7 +8,7 @@ use super::format::{format_count, format_time_limit, group_by, shorten_list, wra
 use super::output::output_width;
 use crate::apply::{Allowed, OnFailure};
 use crate::failure::Problem;
-use crate::host::{format_ranges, join_words};
+use crate::host::{format_gpus, join_words};
 use crate::node::DaemonEnding;
 use crate::plan::{Cost, HeldGpus, Kill, Plan, Signal, Work};
 
@@ -44,7 +44,7 @@ pub fn render(plan: &Plan, held: &[HeldGpus], on_failure: OnFailure) -> String {
         .filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
     for group in group_by(dues, |a, b| a.0 == b.0) {
         let gpus: Vec<u32> = group.iter().map(|(_, gpu)| *gpu).collect();
-        let _ = writeln!(out, "\nGPU {}: {}", format_ranges(&gpus), group[0].0);
+        let _ = writeln!(out, "\n{}: {}", format_gpus(&gpus), group[0].0);
     }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
@@ -199,17 +199,11 @@ pub(super) fn describe_disruptions(plan: &Plan, allowed: Allowed, held: &[HeldGp
     // Switching MIG off may make a reset due; switching it on is part of partitioning.
     let off = plan.mig_switched_off();
     if !off.is_empty() {
-        phrases.push(format!(
-            "switch MIG mode off on GPU {}",
-            format_ranges(&off)
-        ));
+        phrases.push(format!("switch MIG mode off on {}", format_gpus(&off)));
     }
     let switched = plan.mig_switched();
     if allowed.reset && !switched.is_empty() {
-        phrases.push(format!(
-            "reset GPU {} if that is due",
-            format_ranges(&switched)
-        ));
+        phrases.push(format!("reset {} if that is due", format_gpus(&switched)));
     }
     // To stop them is what the option asks for: they are named where there is a question.
     if !phrases.is_empty() {

@@ -11,7 +11,7 @@ use super::format::{display_or, draw_map, format_gib, group_by, indent_lines, wr
 use super::json::{VERSION, Version};
 use super::table::{Column, Table, hidden_remark};
 use crate::geometry::{GpuInstanceProfile, Placement};
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::node::{self, Device, Gpu, Node, Unseen};
 use crate::nvml::MigMode;
 
@@ -48,7 +48,7 @@ pub fn render(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width
         }
         let [about, geometry, without_compute] = &group[0].texts;
         let indices: Vec<u32> = group.iter().map(|card| card.gpu.index).collect();
-        let title = format!("GPU {}  {about}", format_ranges(&indices));
+        let title = format!("{}  {about}", format_gpus(&indices));
         let _ = writeln!(out, "{}", style(title).bold());
         out.push_str(&indent_lines(&render_identities(group)));
         out.push_str(&indent_lines(geometry));

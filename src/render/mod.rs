@@ -2,6 +2,7 @@
 
 pub mod consequences;
 mod device;
+pub mod findings;
 pub mod format;
 pub mod json;
 pub mod list;

@@ -57,7 +57,7 @@ struct RunningStep {
 
 impl RunningSteps {
     /// Describes the step of a GPU that runs for the longest time:
-    /// `start the daemon of 0.3 and 2 more  1.2 s, waits for pid 4711 (alice, python train.py)`
+    /// `start the daemon of 0.3 and 2 more  1.2 s, waiting for pid 4711 (alice, python train.py)`
     fn describe_longest(&self, uuid: &str) -> String {
         self.with_steps(|steps| {
             let on_gpu: Vec<&RunningStep> = steps
@@ -185,7 +185,7 @@ impl Progress for PlanProgress {
         });
         if is_new == Some(true) && self.is_plain {
             let (gpu, action) = (step.gpu.name(), step.action());
-            note(&format!("{gpu}: {action}: waits for {others}"));
+            note(&format!("{gpu}: {action}: waiting for {others}"));
         }
     }
 

@@ -9,6 +9,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::client::{NoAccess, check_client_access, check_user};
+use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
@@ -59,6 +60,8 @@ fn pattern(text: &str) -> Result<Regex, String> {
 pub struct NoneFree {
     /// The reason of each device that would do.
     pub reasons: Vec<NoAccess>,
+    /// True if no daemon runs on the node, as far as is known.
+    pub is_without_daemons: bool,
 }
 
 impl Failure for NoneFree {
@@ -66,6 +69,7 @@ impl Failure for NoneFree {
         match self.reasons.as_slice() {
             [only] => only.hint(),
             _ if self.is_temporary() => Some("wait for one with --wait 5m".to_owned()),
+            [] if self.is_without_daemons => Some(no_daemon_hint()),
             [] => Some("mig-mps status shows the devices".to_owned()),
             _ => Some("mig-mps status shows the state of each device".to_owned()),
         }
@@ -127,7 +131,10 @@ pub fn free_devices<'n>(
         }
     }
     if free.is_empty() {
-        return Err(NoneFree { reasons });
+        return Err(NoneFree {
+            reasons,
+            is_without_daemons: node.has_no_daemons(),
+        });
     }
     // The node's order of names decides between equals.
     free.sort_by_key(|(rank, _)| *rank);

@@ -211,7 +211,7 @@ fn a_wait_for_a_gpu_in_use_is_interrupted() {
     let holder = sim.node.holder(&[0]);
     let profile = sim.profile(SMALL);
     let mut up = sim.talk(&["up", profile.to_str().unwrap(), "--progress=plain"]);
-    up.await_text(&format!("waits for pid {}", holder.pid()));
+    up.await_text(&format!("waiting for pid {}", holder.pid()));
     up.signal(Signal::INT);
     let said = up.end().ended(130).stdout;
     assert!(!said.contains("in use"), "{said}");

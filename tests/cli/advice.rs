@@ -570,10 +570,13 @@ fn words_of_other_programs_do_not_mislead() {
     for (words, hint) in [
         (&["mig", "-lgip"][..], "did you mean mig-mps list --offers?"),
         (&["mig", "-lgi"], "did you mean mig-mps list?"),
-        (&["mig", "-i", "0", "-cgi", "9"], "did you mean mig-mps up?"),
+        (
+            &["mig", "-i", "0", "-cgi", "9"],
+            "mig-mps up PROFILE switches",
+        ),
         (&["mig", "-dgi"], "did you mean mig-mps down --destroy-mig?"),
         (&["-L"], "did you mean mig-mps list?"),
-        (&["-i", "0", "-mig", "1"], "did you mean mig-mps up?"),
+        (&["-i", "0", "-mig", "1"], "mig-mps up PROFILE switches"),
         (&["list", "-i", "0"], "--gpu N takes"),
         (&["status", "-w"], "--watch shows it again and again"),
         (&["doctor", "--fix"], "mig-mps heal"),
@@ -582,7 +585,7 @@ fn words_of_other_programs_do_not_mislead() {
             "mig-mps run DEVICE -- PROGRAM",
         ),
         (&["env", "class", "python"], "mig-mps run DEVICE -- PROGRAM"),
-        (&["run", "--gpus", "all", "x"], "mig-mps help containers"),
+        (&["run", "--gpus", "all", "x"], "docker run $(mig-mps env"),
     ] {
         assert_contains(&said(words), hint);
     }

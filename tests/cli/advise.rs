@@ -282,7 +282,10 @@ fn what_was_measured_is_asked_for_and_applied() {
     let ran = sim
         .run(&["advise", wanted, "--measured", figures, "-o", answer])
         .ended(0);
-    assert_contains(&ran.stdout, "1 GPU, 2 slices: no layout has fewer");
+    assert_contains(
+        &ran.stdout,
+        "1 GPU, 2 slices, by these figures: no layout has fewer",
+    );
     sim.run(&["up", answer, "--yes"]).ended(0);
     let device = sim.device("web-0-0");
     assert_eq!(

@@ -28,6 +28,9 @@ pub struct Advice {
     pub largest_free_block: u32,
     /// True if nothing better exists: fewer GPUs, then fewer slices, then a larger free block.
     pub is_proven: bool,
+    /// What was not measured and may need less, as sentences.
+    #[serde(skip)]
+    pub unmeasured: Vec<String>,
     /// The effort of the search.
     #[serde(skip)]
     pub effort: u32,
@@ -135,6 +138,7 @@ impl Advice {
             slices: solution.slices,
             largest_free_block: solution.free,
             is_proven: solution.is_proven,
+            unmeasured: request.describe_unmeasured(solution),
             effort: request.effort,
             least_gpus: solution.least_gpus,
             least_slices: solution.least_slices,

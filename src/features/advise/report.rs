@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use crate::geometry::{Placement, Segment, SliceMap};
-use crate::host::{format_ranges, join_words};
+use crate::host::{format_gpus, join_words};
 use crate::render::format::{
     display_or, draw_map, escape_text, format_count, format_figure, format_gib, group_by,
     wrap_behind,
@@ -38,7 +38,7 @@ impl Advice {
         let gpus = format_count(self.used_gpu_count(), "GPU");
         let slices = format_count(self.slices as usize, "slice");
         if self.is_proven {
-            return format!("{gpus}, {slices}: no layout has fewer");
+            return format!("{gpus}, {slices}, by these figures: no layout has fewer");
         }
         let mut proven = if self.least_gpus as usize == self.used_gpu_count() {
             "no layout has fewer GPUs".to_owned()
@@ -61,7 +61,7 @@ impl Advice {
     fn remarks(&self) -> Vec<String> {
         let mut free = Vec::new();
         if !self.unused.is_empty() {
-            free.push(format!("GPU {}", format_ranges(&self.unused)));
+            free.push(format_gpus(&self.unused));
         }
         if self.largest_free_block > 0 {
             let block = format_count(self.largest_free_block as usize, "memory slice");
@@ -76,8 +76,8 @@ impl Advice {
                 } else {
                     ""
                 };
-                let indices = format_ranges(&gpus.indices);
-                free.push(format!("{percent}% of the SMs of {each}GPU {indices}"));
+                let indices = format_gpus(&gpus.indices);
+                free.push(format!("{percent}% of the SMs of {each}{indices}"));
             }
         }
         if free.is_empty() {
@@ -95,6 +95,7 @@ impl Advice {
                     .to_owned(),
             ),
         }
+        remarks.extend(self.unmeasured.iter().cloned());
         if !self.is_proven
             && let Some(effort) = longer_effort(self.effort)
         {
@@ -173,11 +174,7 @@ impl AdvisedGpus {
             .as_ref()
             .map(|key| format!("{key}  "))
             .unwrap_or_default();
-        let heading = format!(
-            "GPU {}  {key}{}",
-            format_ranges(&self.indices),
-            self.product
-        );
+        let heading = format!("{}  {key}{}", format_gpus(&self.indices), self.product);
         let (kinds, names) = if let Some(kinds) = &self.map {
             (kinds.clone(), self.programs_on(kinds))
         } else {

@@ -7,9 +7,10 @@ use thiserror::Error;
 use crate::catalog::Model;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::{GpuInstanceProfile, enumerate_partitions};
-use crate::host::format_count;
+use crate::host::{format_count, join_words};
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms};
+use crate::render::format::escape_text;
 
 use super::figures::{Figure, client_limit, usable_figures};
 use super::solver::{
@@ -160,6 +161,66 @@ impl<'a> AdviceRequest<'a> {
     /// Returns the measurement that a load rests on.
     pub fn measurement_of(&self, load: Load) -> &Measurement {
         &self.figures[load.demand][self.problem.offer(load).row].measured
+    }
+
+    /// Says which GPUs were left out for want of figures, and of which programs more copies on a device were not measured.
+    pub fn describe_unmeasured(&self, solution: &Solution) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (nth, group) in self.node.groups.iter().enumerate() {
+            let has_none = |figures: &&Vec<Figure>| figures.iter().all(|one| one.group != nth);
+            let programs = self.wanted.iter().zip(&self.figures);
+            let lacking: Vec<&str> = programs
+                .filter(|(_, figures)| has_none(figures))
+                .map(|(program, _)| program.name.as_str())
+                .collect();
+            let gpu = group
+                .model
+                .map_or(group.product.as_str(), |model| &model.key);
+            match lacking.as_slice() {
+                [] => {}
+                all if all.len() == self.wanted.len() => {
+                    remarks.push(format!(
+                        "Left out, since no program has figures for it: {gpu}."
+                    ));
+                }
+                some => {
+                    let have = if some.len() == 1 { "has" } else { "have" };
+                    let names = join_words(some, "and");
+                    remarks.push(format!("{names} {have} no figures for {gpu}."));
+                }
+            }
+        }
+        let devices = solution.gpus.iter().flat_map(|(_, devices)| devices);
+        let loads: Vec<Load> = devices.flat_map(|device| &device.loads).copied().collect();
+        for load in &loads {
+            remarks.extend(self.describe_more_copies(*load));
+        }
+        remarks
+    }
+
+    /// Says that no figures have more copies of a program on a device, if the device may take more.
+    fn describe_more_copies(&self, load: Load) -> Option<String> {
+        let program = &self.wanted[load.demand];
+        let size = &self.problem.sizes[self.problem.offer(load).size];
+        let used = self.measurement_of(load);
+        let figures = self.figures[load.demand].iter();
+        let measured = figures.filter(|figure| size.matches_figure(figure));
+        let most = measured.map(|figure| figure.measured.copies).max()?;
+        let each_mib = used.memory_mib.unwrap_or(0) / u64::from(used.copies.max(1));
+        let has_room = most < size.clients
+            && (u64::from(most) + 1) * each_mib.max(program.memory_mib) <= size.memory_mib;
+        let is_shareable = program.sharing != Sharing::Alone;
+        let device = match &size.device {
+            MeasuredDevice::Whole => "a whole GPU".to_owned(),
+            MeasuredDevice::Instance(name) => name.to_string(),
+        };
+        (used.copies == most && has_room && is_shareable).then(|| {
+            format!(
+                "Not measured, and perhaps smaller: more than {most} {} of {} on {device}.",
+                if most == 1 { "copy" } else { "copies" },
+                escape_text(&program.name)
+            )
+        })
     }
 
     fn any_number(&self) -> Vec<u32> {

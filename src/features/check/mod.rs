@@ -72,7 +72,7 @@ pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let gpus = GpusToCheck::from_args(args, environment)?;
     let mut worst = ExitStatus::Done;
     for source in &args.profiles {
-        if !args.json {
+        if !args.json && !render::is_quiet() {
             print(&format!("{}\n", style(format!("{source}:")).bold()))?;
         }
         let loaded = source.load();
@@ -201,7 +201,7 @@ impl CheckedProfile {
     fn show(self, as_json: bool) -> Result<()> {
         if as_json {
             print_json(&self.document)?;
-        } else {
+        } else if !render::is_quiet() {
             print(&self.text)?;
             for remark in &self.remarks {
                 note(remark);
@@ -283,10 +283,11 @@ fn unfit_error(judged: &[BlockOnModel]) -> Option<CommandError> {
     if let Some(hint) = example.hint() {
         text = format!("{text}\n{hint}");
     }
-    let is_infeasible = refused
+    // A profile that some model can have is no bad one.
+    let fits_some = judged
         .iter()
-        .all(|one| matches!(one.shape, Err(Refusal::Infeasible(_))));
-    let kind = if is_infeasible {
+        .any(|one| matches!(one.shape, Ok(_) | Err(Refusal::Infeasible(_))));
+    let kind = if fits_some {
         ExitStatus::Infeasible
     } else {
         ExitStatus::Usage

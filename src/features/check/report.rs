@@ -12,7 +12,7 @@ use crate::catalog::{self, Incomplete, Model};
 use crate::commands::args::ProfileSource;
 use crate::commands::built_in::find_built_in;
 use crate::geometry::Placement;
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::plan::virtual_node::{JudgedGpu, OnNode, Shape};
 use crate::plan::{DevicePlan, Refusal};
 use crate::profile::Profile;
@@ -33,7 +33,7 @@ pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
         let indices: Vec<u32> = group.iter().map(|gpu| gpu.index).collect();
         let key = group[0].model.map(|model| format!("{}  ", model.key));
         let (key, product) = (key.unwrap_or_default(), &group[0].product);
-        let heading = format!("GPU {}  {key}{product}", format_ranges(&indices));
+        let heading = format!("{}  {key}{product}", format_gpus(&indices));
         let _ = writeln!(out, "{}", style(heading).bold());
         let Some(shape) = &group[0].shape else {
             let whether = match on_node.elsewhere.as_slice() {

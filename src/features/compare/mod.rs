@@ -22,7 +22,7 @@ use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, adopt_descendants, empty_directory};
 use crate::node::{Detail, Node, Served, observe};
-use crate::render::format::format_time_taken;
+use crate::render::format::{format_count, format_time_taken};
 use crate::render::json::{VERSION, print_report};
 use crate::render::note;
 use crate::settings::Percentage;
@@ -55,9 +55,8 @@ pub struct CompareArgs {
     /// the job. A plain user needs no --private where no device has a daemon.
     #[arg(long, conflicts_with_all = ["device", "by_option"])]
     private: bool,
-    /// Numbers of copies to compare, separated by commas
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
-        value_parser = number::<1, 1000>)]
+    /// Numbers of copies to compare, separated by commas [default: 1,2,4,8, no more than the device is for]
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', value_parser = number::<1, 1000>)]
     copies: Vec<u32>,
     /// Time for one measurement: a program that ends sooner is started again, and one that keeps printing its
     /// throughput is ended
@@ -93,7 +92,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(environment, Detail::STATUS)?;
     let device = ServedDevice::choose(args, &node, environment)?;
     let served = device.served();
-    args.check_client_limit(served)?;
+    let copies = args.numbers_of_copies(served)?;
     let mps = args.ready_variables(&device, environment)?;
     let save = args.open_save(&node, served)?;
     let nowhere = empty_directory()?;
@@ -107,8 +106,8 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         mps,
         first: None,
     };
-    args.note_time();
-    let mut comparisons = args.empty_rows();
+    args.note_time(copies.len());
+    let mut comparisons = empty_rows(&copies);
     let made = measurements.measure_all(&mut comparisons);
     // Also what was measured before an interrupt, or a failure.
     let saved = save.map_or(Ok(()), |mut save| {
@@ -209,8 +208,8 @@ impl CompareArgs {
     }
 
     /// Says beforehand how long it will take.
-    fn note_time(&self) {
-        let count = 2 * self.rounds * u32::try_from(self.copies.len()).unwrap_or(u32::MAX);
+    fn note_time(&self, rows: usize) {
+        let count = 2 * self.rounds * u32::try_from(rows).unwrap_or(u32::MAX);
         let (each, all) = (self.seconds, self.seconds.saturating_mul(count));
         note(&format!(
             "{count} measurements of up to {} each: up to {} in all, or longer where one run of the program takes longer. \
@@ -218,16 +217,6 @@ impl CompareArgs {
             format_time_taken(each),
             format_time_taken(all)
         ));
-    }
-
-    fn empty_rows(&self) -> Vec<Compared> {
-        self.copies
-            .iter()
-            .map(|&copies| Compared {
-                copies,
-                ..Compared::default()
-            })
-            .collect()
     }
 
     fn program_name(&self) -> String {
@@ -249,7 +238,11 @@ impl CompareArgs {
             .transpose()
     }
 
-    fn check_client_limit(&self, served: &Served) -> Result<()> {
+    /// Returns the numbers that were asked for, or else the usual ones up to the number of clients that the device is for.
+    fn numbers_of_copies(&self, served: &Served) -> Result<Vec<u32>> {
+        if self.copies.is_empty() {
+            return Ok(usual_copies(served));
+        }
         let most = self.copies.iter().max().copied().unwrap_or_default();
         match served.firm_client_limit() {
             Some(limit) if limit < most => {
@@ -260,9 +253,44 @@ impl CompareArgs {
                     "use -n {limit}, or raise max-clients: mig-mps help profile"
                 )))
             }
-            _ => Ok(()),
+            _ => Ok(self.copies.clone()),
         }
     }
+}
+
+/// The numbers of copies that are compared if none is asked for.
+const USUAL_COPIES: [u32; 4] = [1, 2, 4, 8];
+
+/// Returns the usual numbers of copies. In the place of those above the limit of the device, which follows from its share, comes the
+/// limit, and a note says so.
+fn usual_copies(served: &Served) -> Vec<u32> {
+    let limits = [served.firm_client_limit(), served.hardware_limit];
+    let Some(limit) = limits.into_iter().flatten().min() else {
+        return USUAL_COPIES.to_vec();
+    };
+    let mut copies = USUAL_COPIES.to_vec();
+    copies.retain(|copies| *copies <= limit);
+    if copies.len() < USUAL_COPIES.len() {
+        if copies.last() != Some(&limit) {
+            copies.push(limit);
+        }
+        note(&format!(
+            "{} takes {}: no more copies are compared; -n N compares others.",
+            served.record.name,
+            format_count(limit as usize, "client")
+        ));
+    }
+    copies
+}
+
+fn empty_rows(copies: &[u32]) -> Vec<Compared> {
+    copies
+        .iter()
+        .map(|&copies| Compared {
+            copies,
+            ..Compared::default()
+        })
+        .collect()
 }
 
 /// The measurements of a comparison.

@@ -19,14 +19,15 @@ pub(super) fn verdict(device: &str, rows: &[Compared]) -> String {
     let speed_ups = rows.iter().map(|row| Spread::from_values(&row.speed_up));
     let judged: Vec<(&Compared, Spread)> = rows.iter().zip(speed_ups).collect();
     let losses = losses(&judged);
-    let is_clear = |one: &&(&Compared, Spread)| is_above_one(one.1.least);
+    // Every round gains, and on average more than noise does.
+    let is_clear = |one: &&(&Compared, Spread)| one.1.least > 1.0 && is_gain(one.1.mean);
     if let Some((row, speed_up)) = best_of(judged.iter().filter(is_clear)) {
         return format!("As clients of MPS, {}{losses}.", gain(row, speed_up.mean));
     }
     let Some((row, speed_up)) = best_of(judged.iter()) else {
         return String::new();
     };
-    if is_above_one(speed_up.mean) {
+    if is_gain(speed_up.mean) {
         return format!(
             "No clear gain: {} {} times the throughput{losses}.",
             copies_have(row),
@@ -45,7 +46,7 @@ pub(super) fn verdict(device: &str, rows: &[Compared]) -> String {
         ..*speed_up
     };
     let range = format_range(all);
-    if all.greatest < 1.0 && format_ratio(all.greatest) != ONE {
+    if all.greatest < 1.0 && is_loss(speed_up.mean) {
         return format!("A loss: as clients of MPS, copies have {range} times the throughput.");
     }
     format!("No gain: {range}.")
@@ -61,12 +62,15 @@ where
     rows.max_by(|one, other| one.1.mean.total_cmp(&other.1.mean))
 }
 
-/// A ratio that shows no difference.
-const ONE: &str = "1.00";
+/// The part of a throughput by which measurements of the same differ.
+const NOISE: f64 = 0.03;
 
-/// True if a ratio is above 1 as it is shown.
-fn is_above_one(ratio: f64) -> bool {
-    ratio > 1.0 && format_ratio(ratio) != ONE
+fn is_gain(speed_up: f64) -> bool {
+    speed_up >= 1.0 + NOISE
+}
+
+fn is_loss(speed_up: f64) -> bool {
+    speed_up <= 1.0 - NOISE
 }
 
 fn copies_have(row: &Compared) -> String {
@@ -104,7 +108,7 @@ fn gain(row: &Compared, speed_up: f64) -> String {
 fn losses(judged: &[(&Compared, Spread)]) -> String {
     let losing: Vec<String> = judged
         .iter()
-        .filter(|(_, one)| one.greatest < 1.0 && format_ratio(one.mean) != ONE)
+        .filter(|(_, one)| one.greatest < 1.0 && is_loss(one.mean))
         .map(|(row, one)| format!("{} {} times", copies_have(row), format_ratio(one.mean)))
         .collect();
     if losing.is_empty() {
@@ -192,6 +196,14 @@ mod tests {
             "No gain: 0.99 to 1.00."
         );
         assert_eq!(said(&[row(1, &[1.001], None)]), "No gain: 1.00.");
+        assert_eq!(
+            said(&[row(1, &[0.99], None), row(2, &[1.01, 1.02], None)]),
+            "No gain: 0.99 to 1.02."
+        );
+        assert_eq!(
+            said(&[row(1, &[0.98, 0.99], None)]),
+            "No gain: 0.98 to 0.99."
+        );
         assert_eq!(
             said(&[row(1, &[0.8], None), row(2, &[0.95, 1.3], None)]),
             "No clear gain: 2 copies have 0.95 to 1.30 times the throughput; 1 copy has 0.80 times."

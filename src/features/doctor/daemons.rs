@@ -165,31 +165,37 @@ fn unreaped_programs(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
     findings
 }
 
-/// Keeps the device plugin of NVIDIA's GPU Operator, with its manager of MPS daemons, off a node.
-const WITHOUT_PLUGIN: &str = "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false";
+/// A tool that changes MIG or starts MPS by itself.
+struct Manager {
+    /// The name of its program, which is that of its service.
+    program: &'static str,
+    about: &'static str,
+    /// The part of NVIDIA's GPU Operator with which it runs in a pod, unless there is a service.
+    operand: Option<&'static str>,
+}
 
-/// Tools that change MIG or start MPS by themselves: name of the program, which is that of its service, and description.
-const MANAGERS: [(&str, &str); 4] = [
-    (
-        "nvidia-mig-manager",
-        "mig-parted's service, which applies a MIG configuration of its own at boot",
-    ),
-    (
-        "nvidia-device-plugin",
-        "NVIDIA's device plugin of Kubernetes, which hands out the same devices",
-    ),
-    (
-        "mps-control-daemon",
-        "the device plugin's manager of MPS daemons",
-    ),
-    (
-        "nvidia-mps",
-        "a service that starts an MPS daemon for all GPUs",
-    ),
+const MANAGERS: [Manager; 4] = [
+    Manager {
+        program: "nvidia-mig-manager",
+        about: "mig-parted's service, which applies a MIG configuration of its own at boot",
+        operand: Some("mig-manager"),
+    },
+    Manager {
+        program: "nvidia-device-plugin",
+        about: "NVIDIA's device plugin of Kubernetes, which hands out the same devices",
+        operand: Some("device-plugin"),
+    },
+    Manager {
+        program: "mps-control-daemon",
+        about: "the device plugin's manager of MPS daemons",
+        operand: Some("device-plugin"),
+    },
+    Manager {
+        program: "nvidia-mps",
+        about: "a service that starts an MPS daemon for all GPUs",
+        operand: None,
+    },
 ];
-
-/// Those that run in pods, unless there is a service for one.
-const POD_PROGRAMS: [&str; 2] = ["nvidia-device-plugin", "mps-control-daemon"];
 
 /// Schedulers that hand out GPUs, and may do so by devices of mig-mps.
 const SCHEDULERS: [&str; 3] = ["slurmd", "kubelet", "mig-mps-device-plugin"];
@@ -231,7 +237,8 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
 fn other_managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let enabled = examined.environment.host.enabled_units();
     let mut findings = Vec::new();
-    for (program, about) in MANAGERS {
+    for manager in MANAGERS {
+        let (program, about) = (manager.program, manager.about);
         let unit = format!("{program}.service");
         let is_unit = enabled.contains(&unit);
         let how = match (examined.runs_program(program), is_unit) {
@@ -239,10 +246,11 @@ fn other_managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             (false, true) => "starts at boot",
             (false, false) => continue,
         };
-        let remedy = if !is_unit && POD_PROGRAMS.contains(&program) {
-            WITHOUT_PLUGIN.to_owned()
-        } else {
-            format!("sudo systemctl disable --now {unit}")
+        let remedy = match manager.operand {
+            Some(operand) if !is_unit => {
+                format!("kubectl label node NODE nvidia.com/gpu.deploy.{operand}=false")
+            }
+            _ => format!("sudo systemctl disable --now {unit}"),
         };
         findings.push(Finding::warn(id, format!("{program} {how}: {about}")).with_command(remedy));
     }

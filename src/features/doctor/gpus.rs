@@ -1,5 +1,6 @@
 //! GPUs, their instances, and the device nodes that programs need.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +10,8 @@ use super::check::{Examined, Judge};
 use super::machine::may_open;
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::{
-    Holder, Holders, Supervisor, caller, strip_needless_sudo, sudo_command_line, user_name,
+    Holder, Holders, Supervisor, caller, format_ranges, strip_needless_sudo, sudo_command_line,
+    user_name,
 };
 use crate::node::{Device, Finding, Gpu};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_name};
@@ -286,18 +288,27 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         None if !gpu.in_mig_mode() => &[],
         None => return Vec::new(),
     };
-    examined
-        .node
-        .created
-        .iter()
-        .filter(|created| created.gpu == gpu.uuid && !created.is_among(instances))
-        .map(|created| {
-            let (index, placement) = (gpu.index, created.placement);
-            let what = match created.compute {
-                None => "an instance",
-                Some(_) => "a compute instance",
-            };
-            let seen = format!("GPU {index}: mig-mps made {what} at {placement}, which is gone");
+    let made = examined.node.created.iter();
+    let (mut whole, mut compute) = (BTreeSet::new(), BTreeSet::new());
+    for gone in made.filter(|made| made.gpu == gpu.uuid && !made.is_among(instances)) {
+        let kind = match gone.compute {
+            None => &mut whole,
+            Some(_) => &mut compute,
+        };
+        kind.insert(gone.placement);
+    }
+    // The compute instances go with their GPU instance.
+    compute.retain(|placement| !whole.contains(placement));
+    [("GPU instances", whole), ("compute instances", compute)]
+        .into_iter()
+        .filter(|(_, places)| !places.is_empty())
+        .map(|(kind, places)| {
+            let units = places.iter().flat_map(|place| place.start..place.end());
+            let units: BTreeSet<u32> = units.collect();
+            let noun = if units.len() == 1 { "slice" } else { "slices" };
+            let places = format_ranges(&Vec::from_iter(units));
+            let index = gpu.index;
+            let seen = format!("GPU {index}: {kind} that mig-mps made are gone: {noun} {places}");
             Finding::warn(id, seen).with_command(examined.node.up_command())
         })
         .collect()

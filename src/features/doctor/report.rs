@@ -11,6 +11,7 @@ use super::check::Diagnosis;
 use crate::host::{sudo_command_line, to_printable};
 use crate::node::{Finding, Severity};
 use crate::render;
+use crate::render::findings::fold_findings;
 use crate::render::format::{format_count, group_by, shorten_list, wrap_behind};
 use crate::render::json::{VERSION, Version};
 
@@ -22,6 +23,7 @@ const MAX_LISTED_IDS: usize = 3;
 
 /// Prints what is wrong and what is unknown, or all.
 pub fn print_report(all: &[Diagnosis], is_verbose: bool, is_root: bool) -> Result<()> {
+    let all: Vec<Diagnosis> = all.iter().map(fold_faults).collect();
     let shown: Vec<&Diagnosis> = all
         .iter()
         .filter(|one| is_verbose || one.worst_severity() >= Severity::Warn)
@@ -39,14 +41,28 @@ pub fn print_report(all: &[Diagnosis], is_verbose: bool, is_root: bool) -> Resul
         out.push('\n');
     }
     if !is_verbose {
-        out += &render_unknown(all, is_root);
+        out += &render_unknown(&all, is_root);
     }
     let _ = writeln!(
         out,
         "{}\nmig-mps verify shows whether programs become clients.",
-        summary_line(all)
+        summary_line(&all)
     );
     render::print(&out)
+}
+
+/// Puts what is wrong with many devices in the same way into one finding.
+fn fold_faults(one: &Diagnosis) -> Diagnosis {
+    let (faults, others): (Vec<&Finding>, Vec<_>) = one
+        .findings
+        .iter()
+        .partition(|finding| finding.severity >= Severity::Warn);
+    let mut findings = fold_findings(faults);
+    findings.extend(others.into_iter().cloned());
+    Diagnosis {
+        fault: one.fault,
+        findings,
+    }
 }
 
 /// Describes what is unknown: what has the same reason in one line, and what only root may see in one line.

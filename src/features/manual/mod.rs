@@ -1,5 +1,6 @@
 //! The manual, a Markdown file per topic, embedded in the program; and `mig-mps help`, which shows it.
 
+mod index;
 pub mod pages;
 mod search;
 mod subjects;
@@ -15,6 +16,7 @@ use crate::failure::ExitStatus;
 use crate::host::{closest_match, shorten_command};
 use crate::render::{self, command_for, print_paged, terminal_width, wrap_behind};
 
+use index::places_of;
 use search::search_manual;
 use text::render_markdown;
 
@@ -145,7 +147,7 @@ pub const TOPICS: [Topic; 29] = [
     ),
     topic!(
         "mig-parted",
-        "Import from and export to mig-parted",
+        "Import from and export to mig-parted; NVIDIA's other tools",
         ["import", "export"]
     ),
     topic!(
@@ -208,7 +210,11 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let subject = args.subject.join(" ");
-    let text = match find_help(&subject, &mut program) {
+    let known = match places_of(&subject) {
+        [] => find_help(&subject, &mut program),
+        _ => None,
+    };
+    let text = match known {
         Some(text) => text,
         None => search_unknown(&subject, &mut program)?,
     };
@@ -219,7 +225,11 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Returns the chapter or the help of a command that is called so, here or in other programs.
 fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     let lower = subject.to_lowercase();
-    let subject = command_for(&lower).map_or(lower.as_str(), subject_of);
+    let is_topic = TOPICS.iter().any(|topic| topic.name == lower);
+    let subject = match command_for(&lower).filter(|_| !is_topic) {
+        Some(ours) => subject_of(ours),
+        None => lower.as_str(),
+    };
     // A command that is called as a topic has its own help behind --help.
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
         return Some(render_markdown(topic.text, reading_width()));
@@ -236,7 +246,18 @@ fn find_help(subject: &str, program: &mut Command) -> Option<String> {
 
 /// Returns where the manual has a word that is no command and no topic.
 fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
-    let found = search_manual(word, program).map_err(|error| {
+    let mut what = String::new();
+    let found = search_manual(word, program).or_else(|error| {
+        // Of a phrase that is nowhere, its longest word.
+        let mut words: Vec<&str> = word.split(' ').filter(|one| one.len() > 2).collect();
+        words.sort_by_key(|one| std::cmp::Reverse(one.len()));
+        let mut words = words.into_iter().filter(|one| *one != word);
+        let found = words.find_map(|one| Some((one, search_manual(one, program).ok()?)));
+        let (one, found) = found.ok_or(error)?;
+        what = format!("\"{}\"", shorten_command(one));
+        Ok(found)
+    });
+    let found = found.map_err(|error: CommandError| {
         let commands = program.get_subcommands().map(Command::get_name);
         let topics = TOPICS.iter().map(|topic| topic.name);
         let near = closest_match(word, commands.chain(topics));
@@ -247,8 +268,9 @@ fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
             ..error
         }
     })?;
+    let what = if what.is_empty() { "it" } else { &what };
     Ok(format!(
-        "No command and no topic is called \"{}\". The manual has it here:\n\n{found}",
+        "No command and no topic is called \"{}\". The manual has {what} here:\n\n{found}",
         shorten_command(word)
     ))
 }

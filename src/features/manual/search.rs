@@ -6,6 +6,7 @@ use clap::Command;
 use console::strip_ansi_codes;
 use regex::{Regex, RegexBuilder};
 
+use super::index::{Place, places_of};
 use super::text::render_markdown;
 use super::{TOPICS, reading_width, subject_of};
 use crate::error::{CommandError, Result, command_error};
@@ -86,18 +87,36 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
         // It is too long for an expression, and so for every line.
         .map_err(|_| not_found(word))?;
     let ours = command_for(&word.to_lowercase());
-    let mut found = Vec::new();
-    for searched in Searched::collect_all(program) {
+    let places = places_of(word);
+    let searched = Searched::collect_all(program);
+    let is_searched = |place: &&Place| searched.iter().any(|one| one.command == place.command());
+    let elsewhere = places.iter().filter(|place| !is_searched(place));
+    let position = |command: &str| places.iter().position(|place| place.command() == command);
+    let mut found: Vec<((u8, usize), String)> = elsewhere
+        .map(|place| {
+            let command = place.command();
+            let rank = (0, position(&command).unwrap_or(0));
+            (rank, render_hit(&command, &[place.what], ""))
+        })
+        .collect();
+    for searched in searched {
         let ours = ours.filter(|ours| subject_of(ours) == searched.name);
-        let lines = searched.lines_with(&beginning);
+        let its = places
+            .iter()
+            .filter(|place| place.command() == searched.command);
+        let indexed: Vec<&str> = its.map(|place| place.what).collect();
+        let is_indexed = !indexed.is_empty();
+        let lines = [indexed, searched.lines_with(&beginning)].concat();
         if lines.is_empty() && ours.is_none() {
             continue;
         }
         let rank = match ours {
             Some(_) => 0,
+            None if is_indexed => 0,
             None if searched.is_about(&beginning) => 1,
             None => 2,
         };
+        let rank = (rank, position(&searched.command).unwrap_or(0));
         let command = match ours.filter(|ours| ours.contains(" --")) {
             Some(ours) => format!("mig-mps {ours}"),
             None => searched.command.clone(),

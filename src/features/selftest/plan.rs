@@ -7,7 +7,7 @@ use super::SelftestArgs;
 use crate::catalog::{self, Model};
 use crate::error::{Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::node::{Gpu, Node, lost_gpu_hint};
 use crate::nvml::GpuInstanceReading;
 use crate::settings::Multiprocessors;
@@ -69,7 +69,7 @@ impl TestPlan {
     /// `GPU 0 and 2`
     pub(super) fn gpus_in_words(&self) -> String {
         let indices: Vec<u32> = self.gpus.iter().map(|gpu| gpu.under_test.index).collect();
-        format!("GPU {}", format_ranges(&indices))
+        format_gpus(&indices)
     }
 
     /// Describes what is tested and how long that takes, for the person who agrees to it.

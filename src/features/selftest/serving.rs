@@ -283,6 +283,7 @@ impl Tester<'_> {
             uid: Some(OTHER_USER),
             gid: Some(OTHER_USER),
             groups: vec![OTHER_USER],
+            as_caller: false,
         };
         self.check_device(subject, "serve = one-at-a-time", |tester, subject| {
             tester.serve_device(subject, "{ serve = \"one-at-a-time\" }")?;

@@ -288,15 +288,18 @@ fn install_units(
     }
     let systemctl = environment.find_systemctl()?;
     ignore_missing_systemd(systemctl.reload_unit_files())?;
+    let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
+    let started = units_to_start(&names);
+    let enabled = [&[SERVICE], started.as_slice()].concat();
     if enable {
-        let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
-        let started = units_to_start(&names);
-        let enabled = [&[SERVICE], started.as_slice()].concat();
         systemctl.enable(&enabled, &started)?;
         note(&format!("enabled {}", join_words(&enabled, "and")));
         note("systemctl start mig-mps applies the profile now, without a reboot");
     } else {
-        note("mig-mps systemd … --install --enable enables them");
+        note(&format!(
+            "systemctl enable {} enables them",
+            enabled.join(" ")
+        ));
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::consequences;
 use super::format::{draw_map, format_count, group_by, shorten_list, wrap_lines, wrap_text};
 use super::output::output_width;
 use crate::geometry::SliceMap;
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::plan::{Action, CdiChange, GpuPlan, Plan, Purge, Start};
 use lines::change_lines;
 
@@ -197,5 +197,5 @@ fn group_heading(group: &[&GpuPlan]) -> String {
         };
     }
     let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu.index).collect();
-    format!("GPU {}  {}", format_ranges(&indices), first.product)
+    format!("{}  {}", format_gpus(&indices), first.product)
 }

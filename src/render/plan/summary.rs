@@ -7,7 +7,7 @@ use super::lines::{
     CLEAN_UP, END_HUNG, END_STRAY, REPLACE, START, START_SERVER, count_created, count_daemons,
     count_destroyed,
 };
-use crate::host::{format_ranges, join_words};
+use crate::host::{format_gpus, join_words};
 use crate::mps::StopMethod;
 use crate::plan::{CdiChange, Plan, Start};
 
@@ -19,7 +19,7 @@ pub fn summary(plan: &Plan) -> String {
     let mut parts = Vec::new();
     for (verb, gpus) in [("enable", on), ("disable", off)] {
         if !gpus.is_empty() {
-            parts.push(format!("{verb} MIG mode on GPU {}", format_ranges(&gpus)));
+            parts.push(format!("{verb} MIG mode on {}", format_gpus(&gpus)));
         }
     }
     let [destroyed, created] = [count_destroyed(&plan.gpus), count_created(&plan.gpus)];

@@ -11,7 +11,7 @@ use super::super::format::{
 use super::columns::{self, format_kind};
 use super::rows::{Urgency, are_many, urgency_by_name};
 use crate::geometry::Cell;
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::Memory;
 use crate::render::table::{Column, Table};
@@ -78,7 +78,7 @@ fn draw_group(node: &Node, group: &[&[&Device]], width: usize) -> String {
         return render_list(node, of_gpu, width);
     };
     let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu[0].gpu).collect();
-    let title = format!("GPU {}  {}", format_ranges(&indices), gpu.product);
+    let title = format!("{}  {}", format_gpus(&indices), gpu.product);
     let mut out = style(title).bold().to_string();
     if group.len() > 1 {
         let _ = write!(

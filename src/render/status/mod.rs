@@ -6,6 +6,7 @@ mod map;
 mod others;
 mod profile;
 mod rows;
+mod users;
 mod verdict;
 
 use std::fmt::Write as _;
@@ -13,7 +14,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use console::Style;
 
-use super::format::{format_ago, format_count, group_by, shorten_list, wrap_text};
+use super::findings::fold_findings;
+use super::format::{format_ago, format_count, shorten_list, wrap_text};
 use super::output;
 use super::table::Table;
 use crate::node::{Applied, Device, Finding, Gpu, Node};
@@ -50,6 +52,8 @@ pub enum Form<'a> {
     Table(&'a [StatusColumn]),
     /// A picture of each GPU.
     Map,
+    /// A table of the users of the devices.
+    Users,
 }
 
 /// The devices that are not left out.
@@ -130,10 +134,11 @@ pub(super) fn render(
     }
     let shown = view.select_devices(node);
     add_devices(&mut parts, node, view, &shown);
-    for table in [
-        others::outside_mps_table(&shown),
-        others::unmanaged_table(node),
-    ] {
+    let outside = others::outside_mps_table(&shown);
+    // The table of users counts them.
+    let outside = (!matches!(view.form, Form::Users)).then_some(outside);
+    let daemons = [others::private_table(node), others::unmanaged_table(node)];
+    for table in outside.into_iter().chain(daemons) {
         if !table.is_empty() {
             parts.add_gap();
             parts.add_table(table, "--json");
@@ -155,6 +160,7 @@ fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
         }
     } else {
         match view.form {
+            Form::Users => return add_users(parts, shown),
             Form::Table(columns) => {
                 let rows = if view.is_folded && !node.has_no_driver() {
                     DeviceRow::fold(node, shown)
@@ -212,7 +218,27 @@ fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
     }
 }
 
+fn add_users(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
+    let users = users::user_table(devices);
+    if users.is_empty() {
+        parts.add_line("No program is known to use these devices.");
+    } else {
+        parts.add_table(users, "--json");
+    }
+    add_unknown_clients(parts, devices);
+}
+
 fn add_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
+    let clients = others::client_table(devices);
+    if !clients.is_empty() {
+        parts.add_gap();
+        parts.add_table(clients, "--json");
+    }
+    add_unknown_clients(parts, devices);
+}
+
+/// Names the devices whose clients may be others than those that are shown.
+fn add_unknown_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
     let unknown: Vec<&str> = devices
         .iter()
         .filter(|device| {
@@ -220,16 +246,11 @@ fn add_clients(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
         })
         .map(|device| device.name.as_str())
         .collect();
-    let clients = others::client_table(devices);
-    if !clients.is_empty() {
-        parts.add_gap();
-        parts.add_table(clients, "--json");
-    }
     if !unknown.is_empty() {
         parts.add_gap();
         parts.add_line(&format!(
             "The clients of {} are not known.",
-            unknown.join(", ")
+            shorten_list(&unknown)
         ));
     }
 }
@@ -239,7 +260,10 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
     let (problems, remarks) = node.problems_and_remarks(devices);
     let (mut outside, mut healed) = (Vec::new(), 0);
     let unlisted = problems.iter().filter(|problem| !problem.is_listed);
-    let sentences = fold_findings(unlisted);
+    let sentences: Vec<String> = fold_findings(unlisted)
+        .iter()
+        .map(Finding::to_string)
+        .collect();
     for problem in &problems {
         if problem.id == "outside-mps" {
             outside.push(problem);
@@ -273,7 +297,7 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         );
     }
     for remark in fold_findings(&remarks) {
-        parts.add_line(&remark);
+        parts.add_line(&remark.to_string());
     }
     for hidden in node.describe_unseen() {
         // The problems of its devices say it.
@@ -282,42 +306,6 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         }
     }
 }
-
-/// Formats findings. Those that say the same of several devices share a sentence, in which DEVICE stands for the name.
-fn fold_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
-    let general = |finding: &Finding| {
-        let name = finding.device.as_deref().unwrap_or_default();
-        let text = finding.describe_with_remedy();
-        let words = text.split(' ').map(|word| {
-            let (bare, end) = word.split_at(word.trim_end_matches(['`', ',', ';']).len());
-            if bare == name {
-                format!("DEVICE{end}")
-            } else {
-                word.to_owned()
-            }
-        });
-        words.collect::<Vec<_>>().join(" ")
-    };
-    let mut sentences = Vec::new();
-    for alike in group_by(findings, |a, b| {
-        a.device.is_some() && b.device.is_some() && a.id == b.id && general(a) == general(b)
-    }) {
-        let names: Vec<&str> = alike
-            .iter()
-            .filter_map(|finding| finding.device.as_deref())
-            .collect();
-        if names.len() < MIN_FOLDED_FINDINGS {
-            sentences.extend(alike.iter().map(ToString::to_string));
-        } else {
-            let (names, first) = (shorten_list(&names), alike[0]);
-            sentences.push(format!("{names}: {} [{}]", general(first), first.id));
-        }
-    }
-    sentences
-}
-
-/// The number of devices from which on findings that say the same share a sentence.
-const MIN_FOLDED_FINDINGS: usize = 4;
 
 /// True for a daemon that has died, or a device that hangs, if `heal` restarts it.
 fn is_cured_by_heal(problem: &Finding, node: &Node) -> bool {
@@ -338,7 +326,7 @@ struct StatusWriter<'a> {
 
 impl StatusWriter<'_> {
     fn add_gap(&mut self) {
-        if !self.out.is_empty() {
+        if !self.out.is_empty() && !self.out.ends_with("\n\n") {
             self.out.push('\n');
         }
     }

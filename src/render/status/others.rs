@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::format::{display_or, format_age, format_count, format_gib, format_time_taken};
 use super::columns::{format_pids, format_user};
 use crate::host::Workload;
-use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Variable};
+use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Unmanaged, Variable};
 use crate::render::table::{Column, NONE, Table, UNKNOWN};
 
 /// The column of jobs, pods and containers, where a program belongs to one.
@@ -151,6 +151,40 @@ pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
     table
 }
 
+/// Returns the table of the daemons of `run --private`, which end with their programs.
+pub(super) fn private_table(node: &Node) -> Table {
+    let mut table = Table::new(vec![
+        Column::left_aligned("PRIVATE DAEMON OF", 0),
+        Column::left_aligned("SERVES", 0),
+        Column::left_aligned("RUN BY", 1).hidden_if_empty(),
+        Column::right_aligned("PID", 0),
+        Column::right_aligned("SERVER", 3),
+        Column::right_aligned("RUNNING", 2).changing_with_time(),
+    ]);
+    for daemon in node.unmanaged.iter().filter(|daemon| daemon.is_private()) {
+        table.add_row(vec![
+            format_user(daemon.user),
+            format_served(daemon),
+            display_or(daemon.supervisor.as_ref(), NONE),
+            daemon.pid.to_string(),
+            display_or(format_pids(&daemon.servers), "-"),
+            display_or(daemon.age.map(format_age), "?"),
+        ]);
+    }
+    table
+}
+
+fn format_served(daemon: &Unmanaged) -> String {
+    match daemon.devices.as_slice() {
+        [] if daemon.visible == Variable::Hidden => "?".to_owned(),
+        [] => "-".to_owned(),
+        [first, .., last] if daemon.devices.len() > 4 => {
+            format!("{first} … {last} ({})", daemon.devices.len())
+        }
+        names => names.join(","),
+    }
+}
+
 /// Returns the table of unmanaged daemons and servers.
 pub(super) fn unmanaged_table(node: &Node) -> Table {
     let mut table = Table::new(vec![
@@ -165,14 +199,7 @@ pub(super) fn unmanaged_table(node: &Node) -> Table {
         Column::left_aligned("PIPE DIRECTORY", 1),
         Column::left_aligned("CUDA_VISIBLE_DEVICES", 5),
     ]);
-    for unmanaged in &node.unmanaged {
-        let names = unmanaged.devices.as_slice();
-        let served = match names {
-            [] if unmanaged.visible == Variable::Hidden => "?".to_owned(),
-            [] => "-".to_owned(),
-            [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
-            names => names.join(","),
-        };
+    for unmanaged in node.unmanaged.iter().filter(|daemon| !daemon.is_private()) {
         let program = match unmanaged.program {
             MpsProgram::Control => "daemon",
             MpsProgram::Server => "server without daemon",
@@ -187,7 +214,7 @@ pub(super) fn unmanaged_table(node: &Node) -> Table {
             }
             .to_owned(),
             format_user(unmanaged.user),
-            served,
+            format_served(unmanaged),
             display_or(unmanaged.supervisor.as_ref(), NONE),
             display_or(format_pids(&unmanaged.servers), "-"),
             display_or(unmanaged.age.map(format_age), "?"),

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use console::Style;
 
+use super::super::findings::fold_findings;
 use super::super::format::{format_count, group_by};
 use super::columns::format_user;
 use crate::host::Uid;
-use crate::node::{Applied, Device, DeviceState, Node};
+use crate::node::{Applied, Device, DeviceState, Finding, Node, Unseen};
 
 /// Says in one line how many devices are in which state, who uses them, and whether there is a problem: of these devices,
 /// or of all if none is named.
@@ -21,6 +22,7 @@ pub(super) fn describe_verdict(
     } else {
         describe_states(node, devices)
     };
+    parts.extend(describe_private_daemons(node, names));
     parts.extend(describe_clients(devices));
     let (problems, style) = describe_problems(node, names, devices);
     parts.push(problems);
@@ -32,41 +34,92 @@ pub(super) fn describe_verdict(
     (line, style)
 }
 
-/// Counts the problems. What is not known is not taken for fine.
+/// Counts the problems, those of named devices apart from those of the node. What is not known is not taken for fine, and
+/// what else is not in order stands in the place of praise, with the command that goes on from there.
 fn describe_problems(node: &Node, names: &[String], devices: &[&Device]) -> (String, Style) {
     let (problems, remarks) = node.problems_and_remarks(names);
-    let differs = match &node.applied {
-        Applied::Unreadable(_)
-        | Applied::Known {
-            differs: None,
-            taken_down: None,
-            ..
-        } => None,
-        Applied::Known { differs, .. } => Some(*differs == Some(true)),
-        Applied::NotRead | Applied::Nothing => Some(false),
-    };
-    let is_all_known = node.describe_unseen().is_empty() && are_all_clients_known(devices);
+    let is_asked_for = |one: &&Finding| names.is_empty() || one.device.is_some();
+    let (asked, of_node): (Vec<&Finding>, Vec<_>) = problems.iter().partition(is_asked_for);
+    let remarks = remarks.iter().filter(is_asked_for);
     let yellow = Style::new().yellow();
-    match (problems.len(), differs) {
-        (0, _) if !is_all_known => (
-            "no problems found, but not everything can be seen".to_owned(),
-            yellow,
-        ),
-        (0, Some(true)) => (
-            "no problems, but the node differs from its profile".to_owned(),
-            yellow,
-        ),
-        (0, None) => ("no problems found".to_owned(), Style::new()),
-        (0, Some(false)) if remarks.is_empty() => ("no problems".to_owned(), Style::new().green()),
-        (0, Some(false)) => ("no problems".to_owned(), Style::new()),
-        (many, _) => (
-            format!(
-                "{} (details: `mig-mps doctor`)",
-                format_count(many, "problem")
+    let details = "(details: `mig-mps doctor`)";
+    let (what, style) = if !asked.is_empty() {
+        let count = format_count(asked.len(), "problem");
+        (format!("{count} {details}"), Style::new().red().bold())
+    } else if !is_all_known(node, names, devices) {
+        let what = "no problems found, but not everything can be seen";
+        (what.to_owned(), yellow.clone())
+    } else if let Some(what) = describe_unfinished(node, names) {
+        (what, yellow.clone())
+    } else {
+        let is_judged = !matches!(
+            node.applied,
+            Applied::Unreadable(_)
+                | Applied::Known {
+                    differs: None,
+                    taken_down: None,
+                    ..
+                }
+        );
+        match (is_judged, fold_findings(remarks).len()) {
+            (false, _) => ("no problems found".to_owned(), Style::new()),
+            (true, 0) => ("no problems".to_owned(), Style::new().green()),
+            (true, many) => (
+                format!("no problems, {}", format_count(many, "remark")),
+                Style::new(),
             ),
-            Style::new().red().bold(),
-        ),
+        }
+    };
+    if of_node.is_empty() {
+        return (what, style);
     }
+    let of_node = format_count(of_node.len(), "problem");
+    let of_node = format!("{of_node} of the node as a whole {details}");
+    match asked.as_slice() {
+        [] => (format!("{what}; {of_node}"), yellow),
+        _ => (format!("{what}; {of_node}"), style),
+    }
+}
+
+/// Says what a node lacks although nothing is wrong with it: it was not partitioned, or not as its profile says.
+fn describe_unfinished(node: &Node, names: &[String]) -> Option<String> {
+    if !names.is_empty() {
+        return None;
+    }
+    let up = node.up_command();
+    let empty = node.describe_unpartitioned_gpus();
+    let empty = empty.map(|gpus| format!("MIG is on without devices on {gpus}"));
+    let (what, next) = match &node.applied {
+        Applied::Known {
+            differs: Some(true),
+            is_of_earlier_boot: true,
+            ..
+        } => ("nothing was applied since the boot", up),
+        Applied::Known {
+            differs: Some(true),
+            ..
+        } => ("the node differs from its profile", "mig-mps plan"),
+        Applied::Nothing
+            if node.served().next().is_none() && node.unmanaged.is_empty() && empty.is_none() =>
+        {
+            ("no profile was applied", "mig-mps help start")
+        }
+        // The applied profile wants no devices there.
+        Applied::Known {
+            taken_down: None, ..
+        } => return empty.map(|empty| format!("{empty} (next: `mig-mps up PROFILE`)")),
+        _ => return empty.map(|empty| format!("{empty} (next: `{up}`)")),
+    };
+    let parts: Vec<String> = empty.into_iter().chain([what.to_owned()]).collect();
+    Some(format!("{} (next: `{next}`)", parts.join(", ")))
+}
+
+/// True if all of these devices, or of the node if none is named, could be seen.
+fn is_all_known(node: &Node, names: &[String], devices: &[&Device]) -> bool {
+    let mut unseen = node.unseen.iter();
+    // Another GPU is none of the named devices.
+    unseen.all(|unseen| !names.is_empty() && matches!(unseen, Unseen::Gpu { .. }))
+        && are_all_clients_known(devices)
 }
 
 /// `32 devices on 8 GPUs`; `1 device on 1 of 2 GPUs`; `no devices on 8 GPUs`
@@ -113,6 +166,15 @@ fn describe_states(node: &Node, devices: &[&Device]) -> Vec<String> {
             }
         })
         .collect()
+}
+
+/// Counts the daemons of `run --private`, if there are any.
+fn describe_private_daemons(node: &Node, names: &[String]) -> Option<String> {
+    let daemons = node.unmanaged.iter().filter(|daemon| daemon.is_private());
+    let count = daemons
+        .filter(|daemon| names.is_empty() || names.iter().any(|name| daemon.serves_device(name)))
+        .count();
+    (count > 0).then(|| format_count(count, "private daemon"))
 }
 
 /// True if the clients of each of these devices are known.

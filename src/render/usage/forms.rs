@@ -28,7 +28,11 @@ pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
     };
     let (mut before, mut program) = (before.to_vec(), program.to_vec());
     let known = (mistake.devices)().names;
-    if known.is_empty() {
+    let options = ["--any", "--by-rank", "--private", "--copies", "-n"];
+    let is_choosing = before
+        .iter()
+        .any(|word| options.iter().any(|option| word.starts_with(option)));
+    if known.is_empty() && !is_choosing {
         return Some(format!("{why}: mig-mps {verb} DEVICE -- PROGRAM"));
     }
     let is_device = |word: &String| {
@@ -39,10 +43,6 @@ pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
     if !has_device && ends_with_argument(&before) {
         program.splice(0..0, before.pop());
     }
-    let is_choosing = before.iter().any(|word| {
-        let options = ["--any", "--by-rank", "--private", "--copies", "-n"];
-        options.iter().any(|option| word.starts_with(option))
-    });
     if !has_device && !is_choosing && verb == "run" {
         before.push("DEVICE".to_owned());
     }
@@ -79,6 +79,16 @@ fn ends_with_argument(words: &[String]) -> bool {
     }
 }
 
+/// Returns the form of a setting that is to be none: `share=0`.
+fn form_of_zero(setting: &str, device: &str) -> Option<String> {
+    let (name, value) = setting.split_once('=')?;
+    let none = format!("{name}=none");
+    (value == "0" && SettingAssignment::from_str(&none).is_ok()).then(|| {
+        let device = quote_for_shell(device);
+        format!("mig-mps set {device} {none} removes the setting; mig-mps down {device} stops the device")
+    })
+}
+
 /// Returns the form of `set` for words in another order or form: `set share=4 class`, `set class share 4`.
 pub(super) fn form_of_settings(mistake: &UsageMistake<'_>) -> Option<String> {
     if mistake.command != "set" {
@@ -109,11 +119,12 @@ pub(super) fn form_of_settings(mistake: &UsageMistake<'_>) -> Option<String> {
             format!("mig-mps set {others} KEY=VALUE; the settings are {live}")
         });
     }
-    if settings
+    let wrong = settings
         .iter()
-        .any(|setting| SettingAssignment::from_str(setting).is_err())
-    {
-        return None;
+        .find(|setting| SettingAssignment::from_str(setting).is_err());
+    if let Some(wrong) = wrong {
+        let device = others.first().map_or("DEVICE", String::as_str);
+        return form_of_zero(wrong, device);
     }
     let has_device = others.first().is_some_and(|first| {
         !first.starts_with('-') || others.iter().any(|word| word.starts_with("--gpu"))

@@ -23,6 +23,8 @@ pub struct KnownDevices {
     pub stopped: Vec<String>,
     /// The hint that names them, or says how there will be some.
     pub hint: Option<String>,
+    /// The hint for a command that starts a program, if it is another one.
+    pub hint_for_program: Option<String>,
 }
 
 /// A mistake on the command line.
@@ -81,7 +83,12 @@ impl UsageMistake<'_> {
             .or_else(|| incomplete_option(self));
         let meant = form.or(option).or_else(|| self.other_command());
         let devices = (needs_device || lacks_device)
-            .then(|| (self.devices)().hint)
+            .then(|| {
+                let known = (self.devices)();
+                let is_for_program = ["run", "env", "compare"].contains(&self.command);
+                let own = known.hint_for_program.filter(|_| is_for_program);
+                own.or(known.hint)
+            })
             .flatten();
         meant.into_iter().chain(devices).collect()
     }
@@ -100,6 +107,21 @@ impl UsageMistake<'_> {
         };
         if word == "help" {
             return Some(format!("mig-mps {} --help", self.command));
+        }
+        let object = self.own_words().first().map(String::as_str);
+        let object = object.filter(|_| ["get", "describe", "show"].contains(&word.as_str()));
+        if let Some(object) = object {
+            if ["pod", "pods"].contains(&object) {
+                let what = "mig-mps status --by-user names the pods of each user's clients";
+                return Some(format!("{what}; mig-mps help kubernetes has more"));
+            }
+            let names = (self.devices)().names;
+            if names.iter().any(|name| name == object) {
+                return Some(format!("did you mean mig-mps status {object}?"));
+            }
+            if let Some(command) = command_for(object) {
+                return Some(format!("did you mean mig-mps {command}?"));
+            }
         }
         let command = command_for(word)?;
         Some(format!("did you mean mig-mps {command}?"))

@@ -1,8 +1,12 @@
 //! The options that other programs have, and our way.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::UsageMistake;
+use crate::host::quote_for_shell;
 use crate::settings::find_setting;
 
 /// Commands, the options that they have in other programs, and our way. No command stands for every command.
@@ -13,11 +17,6 @@ type Row = (
 );
 
 const OTHER_OPTIONS: &[Row] = &[
-    (
-        &["up", "plan", "check", "systemd"],
-        &["-f", "--file", "-p", "--profile", "-c", "--config"],
-        "the profile is named without an option",
-    ),
     (
         &["up", "plan"],
         &["--gpu", "--gpus", "-i", "--id", "--device"],
@@ -63,7 +62,7 @@ const OTHER_OPTIONS: &[Row] = &[
             "--privileged",
             "--runtime",
         ],
-        "mig-mps run DEVICE -- PROGRAM; mig-mps help containers shows containers",
+        "run starts a program here: mig-mps run DEVICE -- PROGRAM; a container gets a device by docker run $(mig-mps env DEVICE --format docker) IMAGE",
     ),
     (
         &["run"],
@@ -172,11 +171,6 @@ const OTHER_OPTIONS: &[Row] = &[
     ),
     (
         &[],
-        &["-o", "--output", "--format"],
-        "--json prints JSON, where a command has it",
-    ),
-    (
-        &[],
         &["-V", "--version"],
         "mig-mps --version shows the version",
     ),
@@ -185,11 +179,69 @@ const OTHER_OPTIONS: &[Row] = &[
 /// Returns what does here what an unknown option does in other programs.
 pub(super) fn other_option(mistake: &UsageMistake<'_>) -> Option<String> {
     let typed = mistake.unexpected()?;
+    if let Some(hint) = form_of_profile(mistake, typed).or_else(|| form_of_output(mistake, typed)) {
+        return Some(hint);
+    }
     let (.., hint) = OTHER_OPTIONS.iter().find(|(commands, options, _)| {
         let is_of_command = commands.is_empty() || commands.contains(&mistake.command);
         is_of_command && !mistake.command.is_empty() && options.contains(&typed)
     })?;
     Some((*hint).to_owned())
+}
+
+/// Returns the form of a command whose profile is named by an option: `up -f lab.toml`.
+fn form_of_profile(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
+    let command = mistake.command;
+    if !["up", "plan", "check", "systemd"].contains(&command)
+        || !["-f", "--file", "-p", "--profile", "-c", "--config"].contains(&typed)
+    {
+        return None;
+    }
+    let what = "the profile is named without an option";
+    let Some(path) = word_behind(mistake, typed) else {
+        return Some(what.to_owned());
+    };
+    let extension = Path::new(&path).extension().and_then(OsStr::to_str);
+    let path = quote_for_shell(&path);
+    Some(match extension {
+        Some("yaml" | "yml" | "json") => format!(
+            "a profile is a TOML file: mig-mps import {path} -o profile.toml makes one of a configuration of mig-parted"
+        ),
+        _ => format!("{what}: mig-mps {command} {path}"),
+    })
+}
+
+/// Returns the form of a command whose output is to have another format: `list -o json`.
+fn form_of_output(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
+    if mistake.command.is_empty() || !["-o", "--output", "--format"].contains(&typed) {
+        return None;
+    }
+    let command = mistake.command;
+    let has_json = [
+        "list", "status", "plan", "check", "doctor", "logs", "verify",
+    ]
+    .contains(&command);
+    let format = word_behind(mistake, typed);
+    Some(match format.as_deref() {
+        Some("json" | "yaml") | None if has_json => format!("mig-mps {command} --json prints JSON"),
+        Some("wide") if command == "status" => {
+            "mig-mps status --columns all shows every column".to_owned()
+        }
+        _ => "--json prints JSON, where a command has it".to_owned(),
+    })
+}
+
+/// Returns the value of an option: the word behind it, or behind its equals sign.
+fn word_behind(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
+    let own = mistake.own_words();
+    let at = own.iter().position(|word| word.starts_with(typed))?;
+    match own[at].split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => own
+            .get(at + 1)
+            .filter(|word| !word.starts_with('-'))
+            .cloned(),
+    }
 }
 
 /// Returns the option of `run` and `env` for a setting that is typed as an option of theirs.

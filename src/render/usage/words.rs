@@ -13,12 +13,25 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("down", &["stop", "delete", "destroy", "remove", "rm"]),
     ("set", &["limit", "modify", "edit"]),
     ("kill", &["end", "terminate", "evict"]),
+    ("status", &["show", "ps", "top", "info", "get", "describe"]),
     (
-        "status",
-        &["show", "ps", "top", "info", "get", "describe", "who"],
+        "status --by-user",
+        &["who", "w", "users", "clients", "jobs", "squeue"],
     ),
     ("status --watch", &["watch", "monitor", "dmon", "pmon"]),
-    ("list", &["ls", "gpus", "devices", "nvidia-smi", "smi"]),
+    (
+        "list",
+        &[
+            "ls",
+            "gpus",
+            "device",
+            "devices",
+            "gpu",
+            "nodes",
+            "nvidia-smi",
+            "smi",
+        ],
+    ),
     (
         "run",
         &["exec", "launch", "attach", "enter", "shell", "use"],
@@ -117,6 +130,11 @@ pub(super) fn hint_for_nvidia_smi(words: &[String]) -> Option<String> {
         ));
     }
     let command = command_for_nvidia_smi(first, words)?;
+    if command == "up PROFILE" {
+        return Some(format!(
+            "mig-mps {command} switches the MIG mode and makes the devices; mig-mps init writes a profile"
+        ));
+    }
     Some(format!("did you mean mig-mps {command}?"))
 }
 
@@ -129,10 +147,13 @@ fn command_for_nvidia_smi(first: &str, words: &[String]) -> Option<String> {
     let is_mig = first == "mig";
     let command = match () {
         () if is_mig && has(&["-lgip", "-lgipp", "-lcip", "-lcipp"]) => "list --offers",
-        () if is_mig && has(&["-cgi", "-cci"]) => "up",
+        () if is_mig && has(&["-cgi", "-cci"]) => "up PROFILE",
         () if is_mig && has(&["-dgi", "-dci"]) => "down --destroy-mig",
         () if is_mig && words.len() > 1 => "list",
-        () if has(&["-mig", "--multi-instance-gpu"]) => "up",
+        () if has(&["-mig", "--multi-instance-gpu"]) && turns_mig_off(words) => {
+            "down --disable-mig"
+        }
+        () if has(&["-mig", "--multi-instance-gpu"]) => "up PROFILE",
         () if !first.starts_with('-') => return None,
         () if has(&["-l", "--loop", "-lms", "--loop-ms"]) => "status --watch",
         () if has(&["-i", "--id"]) => return Some(list_of_gpu(words)),
@@ -141,6 +162,12 @@ fn command_for_nvidia_smi(first: &str, words: &[String]) -> Option<String> {
         () => return None,
     };
     Some(command.to_owned())
+}
+
+/// True for `-mig 0`.
+fn turns_mig_off(words: &[String]) -> bool {
+    let behind = words.iter().skip_while(|word| !word.contains("-m")).nth(1);
+    behind.is_some_and(|value| value == "0") || words.iter().any(|word| word.ends_with("gpu=0"))
 }
 
 /// Returns our command for `-i 0`, which shows one GPU.
@@ -161,7 +188,19 @@ mod tests {
             ("nvidia-smi --list-gpus", "did you mean mig-mps list?"),
             ("-i 0", "did you mean mig-mps list --gpu 0?"),
             ("--id=0", "did you mean mig-mps list --gpu N?"),
-            ("-i 0 -mig 1", "did you mean mig-mps up?"),
+            (
+                "-i 0 -mig 1",
+                "mig-mps up PROFILE switches the MIG mode and makes the devices; mig-mps init writes a profile",
+            ),
+            ("-mig 0", "did you mean mig-mps down --disable-mig?"),
+            (
+                "--multi-instance-gpu=0 -i 1",
+                "did you mean mig-mps down --disable-mig?",
+            ),
+            (
+                "-mig 1 -i 0",
+                "mig-mps up PROFILE switches the MIG mode and makes the devices; mig-mps init writes a profile",
+            ),
             ("-q -d MEMORY", "did you mean mig-mps list?"),
             ("--query-gpu=name", "did you mean mig-mps list?"),
             ("-l 1", "did you mean mig-mps status --watch?"),

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use crate::apply::{self, Allowed, ApplyContext, OnFailure};
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::{LOCK_LIMIT, lock_node};
+use crate::config::{PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX};
 use crate::error::{Result, command_error};
 use crate::host::{
     Directory, Environment, FileError, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
@@ -19,12 +20,6 @@ use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observ
 use crate::plan::{self, Destroy, DownRequest, Plan};
 use crate::render::{ProgressForm, start_progress};
 use crate::state::RunDir;
-
-/// The start of the names of private directories.
-const DIRECTORY_PREFIX: &str = "mig-mps-";
-
-/// The letters after it, which nobody can guess.
-const RANDOM_LETTERS: usize = 6;
 
 /// The file with the boot in which a private directory was made. A run directory to which a user has given such a name
 /// has none.
@@ -114,14 +109,19 @@ pub fn parent_directories() -> Vec<PathBuf> {
 fn create_directory(device: &str) -> Result<TempDir> {
     let mut causes = Vec::new();
     for place in parent_directories() {
-        let path = place.join(format!("{DIRECTORY_PREFIX}{}", "x".repeat(RANDOM_LETTERS)));
+        let path = place.join(format!(
+            "{PRIVATE_DIRECTORY_PREFIX}{}",
+            "x".repeat(PRIVATE_DIRECTORY_LETTERS)
+        ));
         let length = RunDir::at(&path).pipe_dir(device).as_os_str().len();
         if length > MAX_PIPE_DIR {
             causes.push(format!("{}: its path is too long", place.display()));
             continue;
         }
         let mut builder = tempfile::Builder::new();
-        builder.prefix(DIRECTORY_PREFIX).rand_bytes(RANDOM_LETTERS);
+        builder
+            .prefix(PRIVATE_DIRECTORY_PREFIX)
+            .rand_bytes(PRIVATE_DIRECTORY_LETTERS);
         builder.permissions(Permissions::from_mode(0o700));
         let made = builder.tempdir_in(&place);
         let made = made.map_err(FileError::from);
@@ -218,7 +218,7 @@ fn end_leftovers_in(environment: &Environment, place: &Path) {
         let is_private = entry
             .file_name()
             .to_string_lossy()
-            .starts_with(DIRECTORY_PREFIX);
+            .starts_with(PRIVATE_DIRECTORY_PREFIX);
         if is_private {
             end_leftover(environment, &entry.path());
         }

@@ -45,7 +45,7 @@ fn force_names_the_clients_it_ends() {
     let named = format!("This ends 1 client:\n  1.2: pid {} (", app.pid());
     assert_contains(&ran.stdout, &named);
     // Both are treated alike, no matter which one has a client.
-    assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
+    assert!(ran.stdout.starts_with("GPUs 0-1  "), "{}", ran.stdout);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn where_the_mode_stays_is_said_before_the_question() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
-    let stays = "GPU 0-1 stay in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
+    let stays = "GPUs 0-1 stay in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
                  `nvidia-smi -i 0,1 -mig 0` switches it off afterwards.\n";
     let ran = sim.run(&["down", "--disable-mig"]).ended(4);
     assert_contains(&ran.stderr, stays);

@@ -41,9 +41,9 @@ fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
     assert_eq!(holders(&sim, 0), json!(null));
     sim.node.service(DCGM);
     assert_snapshot!(below(&plan(&sim, SMALL, &[])), @"
-    GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+    GPUs 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
 
-    In the way: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    In the way: cannot switch the MIG mode of GPUs 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
       --stop-holders stops them for the change, and starts them again
     ");
     let shown = holders(&sim, 1);
@@ -100,9 +100,9 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     sim.node.service(DCGM);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_snapshot!(held_by_root(&ran.stderr), @"
-    GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    GPU 0-1 wait for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
-    error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    waiting for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service) to close GPUs 0-1
+    error: cannot switch the MIG mode of GPUs 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     hint: --stop-holders stops them for the change, and starts them again
     ");
     assert_eq!(sim.happened("systemctl stop"), 0);
@@ -194,10 +194,10 @@ fn a_process_that_holds_a_gpu_for_a_moment_is_waited_for() {
     let holder = sim.node.holder(&[0]);
     let path = sim.profile(SMALL);
     let mut up = sim.talk(&["up", path.to_str().unwrap(), "--yes"]);
-    up.await_text(&format!("GPU 0 waits for pid {} (", holder.pid()));
+    up.await_text(&format!("waiting for pid {} (", holder.pid()));
     holder.finish();
     let said = up.end().ended(0).stdout;
-    assert_eq!(said.matches("waits for").count(), 1, "{said}");
+    assert_eq!(said.matches("waiting for").count(), 1, "{said}");
     assert_eq!(in_state(&sim.status(), "ready").len(), 2);
 }
 

@@ -334,7 +334,7 @@ fn what_another_change_has_stopped_stays_so() {
 fn initialized(sim: &Sim, device: &str) -> App {
     let mut command = sim.node.mig_mps();
     command
-        .args(["attach", "--hold"])
+        .args(["attach", "--as-caller", "--hold"])
         .env("CUDA_VISIBLE_DEVICES", sim.uuid(device))
         .env(
             "CUDA_MPS_PIPE_DIRECTORY",

@@ -59,10 +59,10 @@ fn what_a_step_waits_for_is_named_once() {
     let waits: Vec<&str> = ran
         .stderr
         .lines()
-        .filter(|line| line.contains("waits for"))
+        .filter(|line| line.contains("waiting for"))
         .collect();
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
-    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: stop the daemon of 0.2: waits for 0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
+    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: stop the daemon of 0.2: waiting for 0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
     drop(client);
     let sim = Sim::with("h100-80gb-sxm", 1);
     let holder = sim.node.holder(&[0]);
@@ -70,10 +70,10 @@ fn what_a_step_waits_for_is_named_once() {
     let waits: Vec<&str> = ran
         .stderr
         .lines()
-        .filter(|line| line.contains("waits for"))
+        .filter(|line| line.contains("waiting for"))
         .collect();
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
-    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: enable MIG mode: waits for pid N (USER, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
+    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: enable MIG mode: waiting for pid N (USER, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
     drop(holder);
 }
 

@@ -24,7 +24,7 @@ fn daemons_in_no_block_are_named_and_stopped_by_prune_alone() {
     );
     let plan = sim.run(&["plan", "--prune"]).ended(0);
     assert_snapshot!(plain(&plan.stdout), @"
-    GPU 1-2  NVIDIA H200
+    GPUs 1-2  NVIDIA H200
       - stop 2 daemons in all (in no block of the profile): 1, 2
 
     Plan: stop 2 daemons.

@@ -12,7 +12,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.up(SMALL, &[]).ended(0);
     assert_snapshot!(by_anybody(&tidy(&ran.stdout)), @"
-    GPU 0-1  NVIDIA A100-SXM4-80GB
+    GPUs 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile asks for it)
@@ -85,17 +85,17 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.up(SMALL, &["--dry-run"]).ended(0);
     assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
-    GPU 0-1  NVIDIA A100-SXM4-80GB
+    GPUs 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile asks for it)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
       + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
 
-    GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+    GPUs 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
 
-    Plan: enable MIG mode on GPU 0-1, create 4 GPU instances and start 4 daemons.
-    GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    Plan: enable MIG mode on GPUs 0-1, create 4 GPU instances and start 4 daemons.
+    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -558,7 +558,7 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
     let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
-    assert_contains(&ran.stdout, "\nGPU 0-1: MIG mode changes with a reset: ");
+    assert_contains(&ran.stdout, "\nGPUs 0-1: MIG mode changes with a reset: ");
     let hopper = Sim::with("h200", 1);
     let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
     assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);

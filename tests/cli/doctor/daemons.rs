@@ -338,10 +338,11 @@ fn a_device_that_is_gone() {
         .is("fail", Some("0.2"), "its device is gone");
     assert_eq!(command, "mig-mps up");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
-    let command =
-        report
-            .check("instances-missing")
-            .is("warn", None, "GPU 0: mig-mps made an instance at");
+    let command = report.check("instances-missing").is(
+        "warn",
+        None,
+        "GPU 0: GPU instances that mig-mps made are gone: slices",
+    );
     assert_eq!(command, "mig-mps up");
 }
 

@@ -18,7 +18,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     805
       meaning CUDA error 805 (CUDA_ERROR_MPS_CONNECTION_FAILED): no connection to the daemon or server
       why     the daemon has ended and left its socket, is ending, or may not be reached from this container; the user is another one than the server's; or the client may open too few files (10)
-      remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`
+      remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`; of `run --private`, whose daemon ends with its programs, start the program again
     ");
     for name in [
         "CUDA_ERROR_MPS_CONNECTION_FAILED",

@@ -181,7 +181,9 @@ fn a_gpu_that_is_lost() {
     let sim = whole_gpus();
     sim.node.node().lose_gpu(1).unwrap();
     let report = doctor(&sim, &[]);
-    report.check("gpu-lost").is("fail", None, "GPU is lost");
+    report
+        .check("gpu-lost")
+        .is("fail", Some("1"), "GPU is lost");
     let status = sim.status();
     let mut problems = status["problems"].as_array().unwrap().iter();
     assert!(
@@ -229,7 +231,7 @@ fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
         sim_says
             .as_str()
             .unwrap()
-            .ends_with("`mig-mps up` with a profile that partitions GPUs 0, 1 makes MIG devices"),
+            .ends_with("`mig-mps up` with a profile that partitions GPUs 0-1 makes MIG devices"),
         "{sim_says}"
     );
 }
@@ -290,7 +292,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     doctor(&sim, &[]).check("instances-missing").is(
         "warn",
         None,
-        "GPU 0: mig-mps made a compute instance at slice 5, which is gone",
+        "GPU 0: compute instances that mig-mps made are gone: slice 5",
     );
 }
 

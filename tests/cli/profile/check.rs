@@ -194,7 +194,7 @@ const UNUSED: &str = "4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20g
 
 #[test]
 fn what_a_layout_leaves_unused_is_said_once_for_each_kind_of_gpu_and_is_no_error() {
-    let remark = |gpus: &str| format!("GPU {gpus}: {UNUSED}\n");
+    let remark = |gpus: &str| format!("GPUs {gpus}: {UNUSED}\n");
     let ran = check(QUARTERS, &["--gpu", "a100-80gb:2", "--gpu", "h100:1"]).ended(0);
     let h100 = "GPU 2: 4 × 1g.20gb uses 104 of 132 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses 122\n";
     assert_eq!(ran.stderr, remark("0-1") + h100);
@@ -436,5 +436,5 @@ fn the_recipe_for_a_repository_of_profiles_finds_what_does_not_fit() {
     file("a30:2/last.toml", &QUARTERS.replace("1g.20gb", "1g"));
     let ran = run().ended(2);
     assert_contains(&ran.stderr, "error: h200:8/serve.toml:3:25: ");
-    assert_contains(&ran.stdout, "GPU 0-1  a30-24gb  NVIDIA A30\n");
+    assert_contains(&ran.stdout, "GPUs 0-1  a30-24gb  NVIDIA A30\n");
 }

@@ -98,7 +98,7 @@ fn what_is_written_for_a_node_is_applied_there() {
         said
     };
     insta::assert_snapshot!(said, @"
-    GPU 0-1  NVIDIA A100-SXM4-80GB  80.0 GiB  up to 7 devices each
+    GPUs 0-1  NVIDIA A100-SXM4-80GB  80.0 GiB  up to 7 devices each
 
     GPU 0  NVIDIA A100-SXM4-80GB
       1  as even as possible (recommended): 4 devices

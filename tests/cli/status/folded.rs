@@ -105,7 +105,7 @@ fn equal_gpus_are_drawn_once() {
     assert_snapshot!(in_terminal(&sim, "status --map"), @"
     profile profile.toml, applied N ago by USER
 
-    GPU 0-3  NVIDIA A30  4 equal GPUs; GPU 0 is shown
+    GPUs 0-3  NVIDIA A30  4 equal GPUs; GPU 0 is shown
               |0.0             |0.1             |0.2             |0.3             |
               |1g.6gb          |1g.6gb          |1g.6gb          |1g.6gb          |
       state   |ready           |ready           |ready           |ready           |
@@ -118,12 +118,12 @@ fn equal_gpus_are_drawn_once() {
     let client = sim.client("2.1");
     let titles = |typed: &str| -> Vec<String> {
         let shown = in_terminal(&sim, typed);
-        let titles = shown.lines().filter(|line| line.starts_with("GPU "));
+        let titles = shown.lines().filter(|line| line.starts_with("GPU"));
         titles
             .map(|line| line.split("  ").next().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(titles("status --map"), ["GPU 2", "GPU 0-1,3"]);
+    assert_eq!(titles("status --map"), ["GPU 2", "GPUs 0-1,3"]);
     let each = ["GPU 0", "GPU 1", "GPU 2", "GPU 3"];
     assert_eq!(titles("status --map --all"), each);
     drop(client);
@@ -153,13 +153,13 @@ fn the_last_line_is_a_verdict() {
     sim.run(&["heal"]).ended(0);
     sim.run(&["down", "3.2", "0.0"]).ended(0);
     is(
-        "16 devices on 4 GPUs: 14 ready, 2 stopped, 1 client of root, no problems, but the node differs from its profile.",
+        "16 devices on 4 GPUs: 14 ready, 2 stopped, 1 client of root, the node differs from its profile (next: `mig-mps plan`).",
     );
     drop(client);
     sim.run(&["down"]).ended(0);
     is("16 devices on 4 GPUs: all without a daemon, no problems.");
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    is("no devices on 4 GPUs: no problems.");
+    is("no devices on 4 GPUs: MIG is on without devices on GPUs 0-3 (next: `mig-mps up`).");
     // A program reads the columns that it has named.
     let ran = sim.run(&["status", "--columns", "name"]).ended(0);
     assert!(!ran.stdout.contains("problems"), "{}", ran.stdout);

@@ -261,7 +261,7 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let path = sim.profile(profile).display().to_string();
     let remark = |ran: Ran| plain(&ran.ended(0).stderr);
     assert_snapshot!(remark(sim.run(&["plan", &path])), @"
-    GPU 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     A pinned-memory-limit of 20G limits nothing on 0.0, 1.0, which have 9728 MiB of memory.
     ");
     let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);

@@ -98,7 +98,7 @@ fn a_chapter_is_text_and_not_markdown() {
 
       $ mig-mps check quarters.toml --gpu a100-80gb:4 | tail -n 1
       It fits: 16 devices on 4 GPUs.
-      GPU 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all
+      GPUs 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all
 
     Where nobody has published a model's SMs, compute slices are compared, and where
     all of these are in use, memory slices, of which a 1g may have two. Equal
@@ -248,7 +248,7 @@ fn identical_gpus_stay_together_whatever_their_devices_are_called() {
     let named = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", name = \"trainer-{gpu}\" } ]\n";
     sim.up(named, &[]).ended(0);
     let listed = sim.run(&["list"]).ended(0).stdout;
-    assert!(listed.starts_with("GPU 0-1  NVIDIA A100"), "{listed}");
+    assert!(listed.starts_with("GPUs 0-1  NVIDIA A100"), "{listed}");
     assert!(listed.contains("trainer-0") && listed.contains("trainer-1"));
     // What a GPU offers stands under its map.
     let offers = sim.run(&["list", "--offers"]).ended(0).stdout;
@@ -378,7 +378,7 @@ fn a_check_shortens_names_before_it_hides_settings_and_has_one_set_of_columns() 
     let check = format!("check {} --gpu h100:7 --gpu a100-80gb", profile.display());
     let shown = assert_fits(&sim.in_80_columns(&check));
     assert_snapshot!(shown, @"
-    GPU 0-6  h100-80gb-sxm  NVIDIA H100 80GB HBM3
+    GPUs 0-6  h100-80gb-sxm  NVIDIA H100 80GB HBM3
       |1g   |.....|.....|.....|3g.40gb                |
       PROFILE  AT   SMS   GIB  SERVE          THREADS   LIMIT  CLIENTS  NAMES
       1g.10gb  0     16   9.8  one-at-a-time     100%       -        -  0.0 … 6.0
@@ -393,7 +393,7 @@ fn a_check_shortens_names_before_it_hides_settings_and_has_one_set_of_columns() 
         (share = 3 uses all)
     hidden: server (widen the terminal, or use --json)
     It fits: 16 devices on 8 GPUs.
-    GPU 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
+    GPUs 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
       1g.10gb uses 124
     GPU 7: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
       1g.10gb uses all

@@ -410,8 +410,10 @@ fn too_many(
     }
     let nearest = format!("{} would fit", nearest.join(", or "));
     let hints = smaller_than_its_name(supply, least).into_iter();
+    let sharing = "jobs can share a device by MPS: share = N in the profile gives each of N an equal part (mig-mps help \
+                   recipes: A class of twenty)";
     CommandError {
-        hints: hints.chain([nearest]).collect(),
+        hints: hints.chain([nearest, sharing.to_owned()]).collect(),
         ..CommandError::new(ExitStatus::Infeasible, what)
     }
 }

@@ -7,7 +7,7 @@ use console::style;
 
 use super::first_profile::{GroupSupply, Supply, device_facts};
 use crate::geometry::{Partition, enumerate_partitions};
-use crate::host::format_ranges;
+use crate::host::format_gpus;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::render::format::{
     draw_map_for_stderr, format_count, format_gib, keep_together, wrap_text,
@@ -183,7 +183,7 @@ pub fn render_fullest(supply: &Supply<'_>) -> String {
     lines.collect()
 }
 
-/// `GPU 0-3  NVIDIA A100-SXM4-80GB`
+/// `GPUs 0-3  NVIDIA A100-SXM4-80GB`
 fn group_heading(group: &GpuGroup, indices: &[u32]) -> String {
-    format!("GPU {}  {}", format_ranges(indices), group.product)
+    format!("{}  {}", format_gpus(indices), group.product)
 }

@@ -159,7 +159,7 @@ fn force_with_drain_waits_for_her_clients() {
     let mut app = sim.app_of_nobody("0", &["hold"]);
     app.wait_up();
     let mut down = sim.talk(&["down", "--drain", "600", "--force"]);
-    down.await_text("waits for");
+    down.await_text("waiting for");
     let finished = app.finish();
     assert!(finished.status.success(), "{}", finished.output);
     let _ = down.end().ended(0);

@@ -104,9 +104,11 @@ fn a_program_has_a_daemon_of_its_own_that_ends_with_it() {
         0o700
     );
     assert_eq!((daemons(&sim), keepers(&sim).len()), (1, 1));
-    // Others see it as a daemon of somebody.
+    // Root sees what it is.
     let status = sim.run(&["status"]).ended(0).stdout;
-    assert_contains(&status, "UNMANAGED");
+    assert_contains(&status, "PRIVATE DAEMON OF");
+    assert_contains(&status, "1 private daemon, no problems.");
+    assert!(!status.contains("UNMANAGED"), "{status}");
     let ended = app.finish();
     assert!(ended.status.success(), "{}", ended.output);
     assert_contains(&ended.output, " sm 32 free 1901MiB ");
