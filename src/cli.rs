@@ -22,6 +22,7 @@ use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
 use crate::features::convert::manifest;
 use crate::features::doctor::DoctorDocument;
+use crate::features::job::JobDocument;
 #[cfg(feature = "kubernetes")]
 use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
@@ -193,6 +194,7 @@ documents! {
     "compare" "The output of compare --json" schema_of::<Comparison>;
     "advise" "The output of advise --json" schema_of::<Advice>;
     "env" "The output of env --format json" schema_of::<EnvDocument>;
+    "job" "The output of job begin --json" schema_of::<JobDocument>;
     "check" "The output of check --json" schema_of::<CheckDocument>;
     "models" "The output of check --models --json" schema_of::<ModelsDocument>;
     "error" "The output of a command with --json that fails" schema_of::<ErrorDocument>;

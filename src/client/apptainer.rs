@@ -1,10 +1,11 @@
 //! The variables by which Apptainer and Singularity give the programs in a container what a client needs.
 //!
 //! Their containers have the caller's environment, unless `--cleanenv` is given, but not the host's `/run`. Each of the
-//! two engines has variables of its own; Apptainer also reads those of Singularity that it lacks, and warns if both have
+//! two engines has variables of its own. Apptainer also reads those of Singularity that it lacks, and warns if both have
 //! different values.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::variables::{LOGS, Variables};
@@ -19,62 +20,74 @@ impl Variables {
         run_dir: &Path,
         caller: impl Fn(&str) -> Option<OsString>,
     ) -> Self {
-        let (mut set, mut unset) = (Vec::new(), Vec::new());
+        let in_container = self.clone().into_set_only();
+        let mut set = Vec::new();
         for engine in ENGINES {
             if let Some(binds) = add_bind(engine, run_dir, &caller) {
-                set.push((format!("{engine}_BINDPATH"), binds.into()));
+                set.push((format!("{engine}_BINDPATH"), binds));
             }
             // A container has no use for the logs.
-            for (name, value) in self.set.iter().filter(|(name, _)| name != LOGS) {
+            for (name, value) in in_container.iter().filter(|(name, _)| name != LOGS) {
                 set.push((format!("{engine}ENV_{name}"), value.clone()));
             }
-            let names = self.unset.iter().map(|name| format!("{engine}ENV_{name}"));
-            unset.extend(names.filter(|name| caller(name).is_some()));
+            let inherited = self.unset.iter().map(|name| format!("{engine}ENV_{name}"));
+            let is_set = |name: &String| set.iter().any(|(known, _)| known == name);
+            let unset: Vec<String> = inherited
+                .filter(|name| caller(name).is_some() && !is_set(name))
+                .collect();
+            self.unset.extend(unset);
         }
         self.set.extend(set);
-        self.unset.extend(unset);
         self
     }
 }
 
-/// Returns the caller's list of directories for an engine's containers with the run directory; `None` if the list has the
-/// run directory already, or cannot have it.
+/// True if a list of directories for a container can have this one.
+pub(super) fn can_be_bound(directory: &Path) -> bool {
+    let bytes = directory.as_os_str().as_bytes();
+    !bytes
+        .iter()
+        .any(|byte| b":,".contains(byte) || byte.is_ascii_control())
+}
+
+/// Returns the list of directories of an engine's containers, with the run directory at its end; `None` if the list has it
+/// already, or cannot have it.
 fn add_bind(
     engine: &str,
     run_dir: &Path,
     caller: impl Fn(&str) -> Option<OsString>,
-) -> Option<String> {
-    let run_dir = run_dir.to_str().filter(|path| !path.contains([',', ':']))?;
-    let values = |variable: &str| {
-        let of_both = ENGINES.map(|engine| caller(&format!("{engine}_{variable}")));
-        let [apptainer, singularity] = of_both.map(|value| value.filter(|value| !value.is_empty()));
-        match engine {
-            "APPTAINER" => apptainer.or(singularity),
-            _ => singularity.or(apptainer),
-        }
-    };
-    let binds = values("BINDPATH").unwrap_or_default();
-    let more = values("BIND").unwrap_or_default();
-    if [&binds, &more]
-        .into_iter()
-        .any(|list| has_bind(&list.to_string_lossy(), run_dir))
-    {
+) -> Option<OsString> {
+    if !can_be_bound(run_dir) {
         return None;
     }
-    let binds = binds.into_string().ok()?;
-    let own = binds.trim_end_matches([',', ' ']);
-    let separator = if own.is_empty() { "" } else { "," };
-    Some(format!("{own}{separator}{run_dir}:{run_dir}:ro"))
-}
-
-/// True if a list such as `/scratch,/opt:/opt:ro` has a directory, or one above it, at the same path.
-fn has_bind(list: &str, directory: &str) -> bool {
-    list.split(',').any(|entry| {
-        let mut parts = entry.trim().split(':');
-        let source = parts.next().unwrap_or_default();
-        let target = parts.next().unwrap_or(source);
-        source == target && source.starts_with('/') && Path::new(directory).starts_with(source)
-    })
+    let own = caller(&format!("{engine}_BINDPATH"));
+    // Apptainer reads Singularity's list if it has none, and two equal lists make no warning.
+    let other = || {
+        ENGINES
+            .iter()
+            .find_map(|engine| caller(&format!("{engine}_BINDPATH")))
+    };
+    let mut list = own.clone().or_else(other).unwrap_or_default();
+    let run_dir = run_dir.as_os_str();
+    let has_it = list.as_bytes().split(|byte| *byte == b',').any(|entry| {
+        let mut parts = entry.trim_ascii().split(|byte| *byte == b':');
+        let source = parts.next();
+        source == Some(run_dir.as_bytes())
+            && parts.next().is_none_or(|target| Some(target) == source)
+    });
+    // No format of `env` has such a value.
+    if list.as_bytes().iter().any(u8::is_ascii_control) || has_it && own.is_some() {
+        return None;
+    }
+    if !has_it {
+        if !list.is_empty() {
+            list.push(",");
+        }
+        for part in [run_dir, OsStr::new(":"), run_dir, OsStr::new(":ro")] {
+            list.push(part);
+        }
+    }
+    Some(list)
 }
 
 #[cfg(test)]
@@ -84,59 +97,64 @@ mod tests {
     /// Returns the lists of Apptainer and Singularity with these variables of the caller.
     fn binds(caller: &[(&str, &str)]) -> [Option<String>; 2] {
         ENGINES.map(|engine| {
-            add_bind(engine, Path::new("/run/mig-mps"), |name| {
+            let list = add_bind(engine, Path::new("/run/mig-mps"), |name| {
                 let found = caller.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| OsString::from(value))
-            })
+            });
+            list.map(|list| list.into_string().unwrap())
         })
+    }
+
+    const OWN: &str = "/run/mig-mps:/run/mig-mps:ro";
+
+    fn both(list: &str) -> [Option<String>; 2] {
+        [(); 2].map(|()| Some(list.to_owned()))
     }
 
     #[test]
     fn the_run_directory_is_added_to_the_directories_of_the_caller() {
-        let own = "/run/mig-mps:/run/mig-mps:ro";
-        let both = |list: &str| [(); 2].map(|()| Some(list.to_owned()));
-        let added = format!("/scratch,{own}");
-        assert_eq!(binds(&[]), both(own));
-        assert_eq!(binds(&[("APPTAINER_BINDPATH", "")]), both(own));
-        // Apptainer drops the list of Singularity if it has one of its own.
-        for (name, list) in [
-            ("APPTAINER_BINDPATH", "/scratch"),
-            ("SINGULARITY_BINDPATH", "/scratch"),
-            ("SINGULARITY_BINDPATH", "/scratch, "),
-        ] {
-            assert_eq!(binds(&[(name, list)]), both(&added), "{name}={list}");
+        let added = format!("/scratch,{OWN}");
+        assert_eq!(binds(&[]), both(OWN));
+        for name in ["APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"] {
+            assert_eq!(binds(&[(name, "/scratch")]), both(&added), "{name}");
+            assert_eq!(binds(&[(name, "")]), both(OWN), "{name}");
         }
         let different = binds(&[
-            ("APPTAINER_BINDPATH", "/a:/b"),
-            ("SINGULARITY_BINDPATH", "/s"),
+            ("APPTAINER_BINDPATH", ""),
+            ("SINGULARITY_BINDPATH", "/s:/t"),
         ]);
         assert_eq!(
             different,
-            ["/a:/b", "/s"].map(|list| Some(format!("{list},{own}")))
+            [OWN.to_owned(), format!("/s:/t,{OWN}")].map(Some)
         );
+        // The run directory is the last, so that no other directory hides it.
+        for list in [
+            "/run",
+            "/run/mig-mps-2",
+            "/x:/run/mig-mps",
+            "/run/mig-mps:/mps",
+        ] {
+            let added = format!("{list},{OWN}");
+            assert_eq!(
+                binds(&[("APPTAINER_BINDPATH", list)]),
+                both(&added),
+                "{list}"
+            );
+        }
     }
 
     #[test]
     fn a_directory_that_is_bound_is_not_added() {
         for list in [
-            "/run",
+            OWN,
             "/opt:/x,/run/mig-mps",
-            "/run/mig-mps:/run/mig-mps:ro",
-            "/",
+            "/run/mig-mps:/run/mig-mps, /opt",
         ] {
-            for name in ["APPTAINER_BIND", "SINGULARITY_BINDPATH"] {
-                assert_eq!(binds(&[(name, list)]), [None, None], "{name}={list}");
-            }
-        }
-        for list in [
-            "/run/mig-mps-2",
-            "/run/mig:/run/mig",
-            "/srv:/run",
-            "/run/mig-mps:/mps",
-            "run",
-        ] {
-            let found = binds(&[("APPTAINER_BIND", list)]);
-            assert!(found.iter().all(Option::is_some), "{list}");
+            let lists = binds(&[("APPTAINER_BINDPATH", list), ("SINGULARITY_BINDPATH", list)]);
+            assert_eq!(lists, [None, None], "{list}");
+            // Singularity does not read the variable of Apptainer.
+            let lists = binds(&[("APPTAINER_BINDPATH", list)]);
+            assert_eq!(lists, [None, Some(list.to_owned())], "{list}");
         }
     }
 
@@ -145,5 +163,10 @@ mod tests {
         let add = |run_dir: &str| add_bind("APPTAINER", Path::new(run_dir), |_| None);
         assert_eq!(add("/run/a,b"), None);
         assert_eq!(add("/run/a:b"), None);
+        let broken = add_bind("APPTAINER", Path::new("/run/x"), |_| Some("/a\nX=1".into()));
+        assert_eq!(broken, None);
+        let latin = OsStr::from_bytes(b"/d\xe9").to_owned();
+        let added = add_bind("APPTAINER", Path::new("/run/x"), |_| Some(latin.clone()));
+        assert_eq!(added.unwrap().as_bytes(), b"/d\xe9,/run/x:/run/x:ro");
     }
 }

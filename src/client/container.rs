@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::admission::ADMISSION_LIMIT;
+use super::apptainer::can_be_bound;
 use crate::config::{ROOT, RUN_DIR};
 use crate::host::ADMIT;
 
@@ -177,6 +178,19 @@ pub fn missing_engine_options(
         let starts = |verbs: &[&str]| rest.iter().any(|word| verbs.contains(&&**word));
         let passed_on = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
         let missing = match (engine, device) {
+            ("apptainer" | "singularity", _)
+                if starts(&["exec", "run", "shell", "start"]) && !can_be_bound(directory) =>
+            {
+                format!("--mount type=bind,src={shown},dst={shown}")
+            }
+            (
+                "docker" | "docker-compose" | "nerdctl" | "podman" | "podman-compose",
+                Some(device),
+            ) if engine.ends_with("-compose")
+                || rest.first().is_some_and(|word| word == "compose") =>
+            {
+                format!("-f device.yaml, which mig-mps env {device} --format compose writes")
+            }
             ("enroot", _) if starts(&["start"]) => {
                 format!("--mount {shown}:{shown} {passed_on}")
             }

@@ -32,7 +32,8 @@ pub struct ClientOptions {
     pub priority: Option<ClientPriority>,
     /// Let the program set an active thread percentage for each of its CUDA contexts
     ///
-    /// Only on a device with a percentage of 100, because a context could exceed the limit of the device.
+    /// Only on a device with a percentage of 100: neither --threads nor a limit that the device gets later holds against
+    /// these contexts.
     #[arg(long)]
     pub per_context: bool,
     /// Name of the device for the program: its UUID, or number 0 [default: the device's setting]
@@ -244,7 +245,7 @@ const CLEARED_VARIABLES: [&str; 3] = [
 pub(super) const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 
 /// The environment variables of a client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Variables {
     pub set: Vec<(String, OsString)>,
     /// The variables that must not be set.

@@ -57,16 +57,26 @@ impl Host {
     /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory; `None` if it can be neither, or
     /// is the root of all groups.
     pub fn control_group_at(&self, path: &str) -> Option<String> {
-        let path = path.trim_end_matches('/');
-        let inner = path.strip_prefix("/sys/fs/cgroup");
-        let group = match inner.map(|inner| inner.trim_start_matches('/')) {
+        let group = match path.strip_prefix("/sys/fs/cgroup/") {
             Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
             Some(inner) => inner.split_once('/')?.1,
             None => path.strip_prefix('/')?,
         };
         let group = format!("/{group}");
-        is_group_path(&group).then_some(group)
+        (is_group_path(&group) && path != "/sys/fs/cgroup").then_some(group)
+    }
+
+    /// True if a control group has no directory, although the directories of groups are there.
+    pub fn lacks_control_group(&self, group: &str) -> bool {
+        let groups = self.root.join("sys/fs/cgroup");
+        let inner = group.trim_start_matches('/');
+        let trees = fs::read_dir(&groups).into_iter().flatten().flatten();
+        let mut trees = trees.map(|tree| tree.path()).peekable();
+        // Version 2 has one tree, version 1 one for each controller.
+        trees.peek().is_some()
+            && !groups.join(inner).exists()
+            && !trees.any(|tree| tree.join(inner).exists())
     }
 
     /// True if logind ends the caller's processes with their session: `KillUserProcesses=` (logind.conf(5)), by default not
@@ -139,11 +149,7 @@ impl BatchJob {
             let (nth, (system, id)) = (0..parts.len())
                 .rev()
                 .find_map(|nth| Some((nth, parse_job_group(&parts[..nth], parts[nth])?)))?;
-            let is_of_system =
-                |part: &str| BATCH_SERVICES.iter().any(|name| part.starts_with(name));
-            let unverified = parts[..=nth]
-                .iter()
-                .any(|part| !is_of_system(part) && is_named_by_others(part));
+            let unverified = parts[..=nth].iter().any(|part| is_users(part));
             Self::new(system, unescape(id), unverified)
         })
     }
@@ -181,12 +187,22 @@ impl BatchJob {
 
 /// True for text that can be the id of a job, and is safe to show.
 pub fn is_job_name(id: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-[]@:ƒ".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-[]@:#ƒ".contains(c);
     (1..=MAX_ID_LENGTH).contains(&id.len()) && id.chars().all(is_plain)
 }
 
-/// The start of the names of services in whose groups a batch system makes those of jobs.
-const BATCH_SERVICES: [&str; 5] = ["condor", "lsf", "oar", "pbs", "sge"];
+/// The services in whose groups batch systems make those of jobs.
+const BATCH_SERVICES: [&str; 4] = [
+    "condor.service",
+    "lsfd.service",
+    "pbs.service",
+    "pbs_jobs.service",
+];
+
+/// True for a group below which users may have given groups any name.
+fn is_users(part: &str) -> bool {
+    !BATCH_SERVICES.contains(&part) && is_named_by_others(part)
+}
 
 /// Returns a name without the escapes of systemd, such as `\x5b` for `[`.
 fn unescape(name: &str) -> String {
@@ -270,18 +286,50 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
     jobs.next()
 }
 
-/// Returns the path of the innermost group of a job in the lines of `/proc/PID/cgroup`.
+/// Returns the path of the innermost group of a job in the lines of `/proc/PID/cgroup`, unless users may have made it.
 pub(super) fn job_group_path(groups: &str) -> Option<String> {
-    let paths = groups
-        .lines()
-        .filter_map(|line| line.splitn(3, ':').nth(2))
-        .filter(|path| is_group_path(path));
-    { paths }.find_map(|path| {
-        let parts: Vec<&str> = path.split('/').skip(1).collect();
+    paths_of(groups).find_map(|parts| {
         let mut inner = (0..parts.len()).rev();
         let nth = inner.find(|&nth| parse_job_group(&parts[..nth], parts[nth]).is_some())?;
-        Some(format!("/{}", parts[..=nth].join("/")))
+        let above = parts[..nth].join("/");
+        let is_verified = !parts[..=nth].iter().any(|part| is_users(part));
+        is_verified.then(|| format!("/{above}/{}", strip_process(parts[nth])))
     })
+}
+
+/// Returns the parts of each path in the lines of `/proc/PID/cgroup`, but for paths that begin outside the visible groups.
+fn paths_of(groups: &str) -> impl Iterator<Item = Vec<&str>> {
+    groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .filter(|path| is_group_path(path))
+        .map(|path| path.split('/').skip(1).collect())
+}
+
+/// True if one of the lines of `/proc/PID/cgroup` has this group, or one below it.
+pub(super) fn are_in_group(groups: &str, group: &str) -> bool {
+    let parts: Vec<&str> = group.split('/').skip(1).collect();
+    let (last, above) = parts.split_last().unwrap_or((&"", &[]));
+    paths_of(groups).any(|path| {
+        let is_last = |part: &&str| *part == *last || strip_process(part) == *last;
+        path.starts_with(above) && path.get(above.len()).is_some_and(is_last)
+    })
+}
+
+/// True if one of the lines of `/proc/PID/cgroup` has the group of a job below this one.
+pub(super) fn are_in_job_below(groups: &str, group: &str) -> bool {
+    let depth = group.split('/').count() - 1;
+    paths_of(groups).any(|path| {
+        let mut below = depth..path.len();
+        are_in_group(groups, group) && below.any(|nth| is_job_group(&path[..nth], path[nth]))
+    })
+}
+
+/// True if the name of a group is that of a batch system's job.
+pub fn is_named_for_job(group: &str) -> bool {
+    let parts: Vec<&str> = group.split('/').skip(1).collect();
+    let (last, above) = parts.split_last().unwrap_or((&"", &[]));
+    parse_job_group(above, last).is_some()
 }
 
 /// True for the path of a group below the root, as the kernel writes it.
@@ -346,9 +394,10 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
     if let Some((_, job)) = unit("oar-", ".slice").and_then(|unit| unit.split_once("-j")) {
         return Some(("oar", job));
     }
-    // Flux: imp-shell-0-ID.service and shell-0-ID.service
+    // Flux: imp-shell-RANK-ID.service and shell-RANK-ID.service
     let of_flux = unit("imp-shell-", ".service").or_else(|| unit("shell-", ".service"))?;
-    Some(("flux", of_flux.rsplit('-').next().unwrap_or(of_flux)))
+    let (rank, job) = of_flux.split_once('-')?;
+    rank.parse::<u32>().ok().map(|_| ("flux", job))
 }
 
 /// Returns the name of a group without the process id and the time that LSF puts behind a job: a job has several such groups.

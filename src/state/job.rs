@@ -1,5 +1,7 @@
 //! The directory `jobs` of root's run directory: the jobs that `mig-mps job begin` has recorded.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC_MODE, RunDir, load_json, write_json};
@@ -26,8 +28,7 @@ impl JobRecord {
         };
         let names = directory.entry_names().unwrap_or_default();
         let ids = names.into_iter().filter_map(|name| name.into_string().ok());
-        ids.filter(|id| is_job_name(id))
-            .filter_map(|id| load_json::<Self>(&directory, &id).ok().flatten())
+        ids.filter_map(|id| Self::load_in(&directory, &id).ok().flatten())
             .filter(|record| record.boot_id == boot_id)
             .collect()
     }
@@ -35,9 +36,19 @@ impl JobRecord {
     /// Reads the record of a job.
     pub fn load(run_dir: &RunDir, id: &str) -> FileResult<Option<Self>> {
         match Self::open(run_dir)? {
-            Some(directory) => load_json(&directory, id),
+            Some(directory) => Self::load_in(&directory, id),
             None => Ok(None),
         }
+    }
+
+    fn load_in(directory: &Directory, id: &str) -> FileResult<Option<Self>> {
+        let is_half_made = id.starts_with('.') || !is_job_name(id);
+        let record = if is_half_made {
+            None
+        } else {
+            load_json::<Self>(directory, id)?
+        };
+        Ok(record.filter(|record| record.id == id))
     }
 
     /// Writes the record, or replaces that of an earlier job with this id.
@@ -52,6 +63,11 @@ impl JobRecord {
             Some(directory) => directory.remove_file(&self.id),
             None => Ok(()),
         }
+    }
+
+    /// The path of the record.
+    pub fn path(&self, run_dir: &RunDir) -> PathBuf {
+        run_dir.path().join(JOBS).join(&self.id)
     }
 
     /// True if a process is in the job's control group.

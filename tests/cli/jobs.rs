@@ -196,17 +196,20 @@ fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
     let environment = sim.run(&["env", "0", "--format", "json"]).ended(0).stdout;
     let environment: Value = serde_json::from_str(&environment).unwrap();
     assert_eq!(document["devices"], json!([environment]));
-    // A service has the programs of many jobs.
+    // A service has the programs of many jobs, and users give their groups any name.
     for group in [
         "/",
         "/system.slice/pbs.service",
+        "/system.slice/shell-in-a-box.service",
+        "/user.slice/user-0.slice/user@0.service/pbs_jobs.service/jobid/7",
+        "/slurm/uid_0/job_7/step_0",
         "/user.slice/user-0.slice/session-3.scope",
     ] {
         put(&sim, &client, group);
         let refused = begin(&sim, &["--pid", &pid]).ended(1);
         assert_contains(
             &refused.stderr,
-            "no batch system has made its control group",
+            "no batch system but Slurm has made its control group",
         );
     }
 }
@@ -220,10 +223,11 @@ fn a_directory_of_a_control_group_is_its_path() {
         let document: Value = serde_json::from_str(&begun).unwrap();
         document["control_group"].as_str().unwrap().to_owned()
     };
-    assert_eq!(group("/sys/fs/cgroup/memory/pbspro/101/"), "/pbspro/101");
+    assert_eq!(group("/sys/fs/cgroup/memory/pbspro/101"), "/pbspro/101");
     fs::create_dir_all(sim.machine("sys/fs/cgroup")).unwrap();
     fs::write(sim.machine("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
     assert_eq!(group("/sys/fs/cgroup/pbspro/101"), "/pbspro/101");
+    // A path that ends with a slash lacks the value of a variable.
     for wrong in [
         "/",
         "pbspro/101",
@@ -231,6 +235,7 @@ fn a_directory_of_a_control_group_is_its_path() {
         "/a//b",
         "/sys/fs/cgroup",
         "/sys/fs/cgroup/",
+        "/pbs_jobs.service/jobid/",
         "/a\n",
     ] {
         let refused = begin(&sim, &["--cgroup", wrong]).ended(2);
@@ -252,7 +257,7 @@ fn a_control_group_of_others_is_no_jobs() {
     let refused = begin(&sim, &["--cgroup", "/system.slice"]).ended(2);
     assert_contains(
         &refused.stderr,
-        "/system.slice is not of one job: a daemon of mig-mps is in it",
+        "/system.slice contains more than one job: a daemon of mig-mps is in it",
     );
     sim.fake_proc("1", "cgroup", "0::/init.scope\n");
     let refused = begin(&sim, &["--cgroup", "/init.scope"]).ended(2);
@@ -295,4 +300,171 @@ fn a_device_is_healed_for_a_job_that_begins() {
     assert!(!record(&sim).with_file_name("102").exists());
     let refused = Ran::of(&mut sim.by_nobody(&["job", "end", "--id", "101"])).ended(1);
     assert_contains(&refused.stderr, "error: only root can begin and end jobs");
+}
+
+/// The other lists of the node do not have them.
+#[test]
+fn the_programs_of_a_daemon_that_does_not_answer_are_ended() {
+    needs_root!();
+    let sim = Sim::whole("");
+    begin(&sim, &["--cgroup", GROUP]).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, GROUP);
+    let daemon = sim.device("0")["daemon_pid"].as_u64().unwrap();
+    testkit::stop(u32::try_from(daemon).unwrap());
+    sim.node
+        .fault("nvmlDeviceGetComputeRunningProcesses_v3")
+        .fails(999)
+        .unwrap();
+    sim.node
+        .fault("nvmlDeviceGetMPSComputeRunningProcesses_v3")
+        .fails(999)
+        .unwrap();
+    let refused = end(&sim).ended(1);
+    let what = "error: job 101 may have left programs on 0, whose clients are not known";
+    assert_contains(&refused.stderr, what);
+    assert!(record(&sim).exists());
+    sim.node.node().clear_faults().unwrap();
+    let ended = end(&sim).ended(0);
+    assert_contains(
+        &ended.stdout,
+        &format!("job 101 has left pid {} ", client.pid()),
+    );
+    assert!(!record(&sim).exists());
+}
+
+#[test]
+fn a_group_with_several_jobs_is_no_jobs() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/pbs_jobs.service/jobid/102.server");
+    for (group, why) in [
+        ("/pbs_jobs.service/jobid", "groups of jobs are below it"),
+        (
+            "/site.slice/jobs.slice",
+            "its name is that of a whole slice or tree",
+        ),
+        ("/slurm", "its name is that of a whole slice or tree"),
+    ] {
+        let refused = begin(&sim, &["--cgroup", group]).ended(2);
+        assert_contains(
+            &refused.stderr,
+            &format!("{group} contains more than one job: {why}"),
+        );
+    }
+    // A job that was recorded may have no programs yet.
+    begin(&sim, &["--cgroup", "/site/jobs/101"]).ended(0);
+    for group in ["/site/jobs", "/site/jobs/101/inner"] {
+        let other = [
+            "job",
+            "begin",
+            "--id",
+            "102",
+            "--user",
+            "root",
+            "--devices",
+            "0",
+            "--cgroup",
+            group,
+        ];
+        let refused = sim.run(&other).ended(2);
+        assert_contains(
+            &refused.stderr,
+            "error: job 101 has the control group /site/jobs/101\n",
+        );
+    }
+}
+
+/// A batch system may have a group for each slot.
+#[test]
+fn a_control_group_that_is_used_again_is_the_later_jobs() {
+    needs_root!();
+    let sim = Sim::whole("");
+    begin(&sim, &["--cgroup", "/htcondor/condor_slot1_1@n1"]).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/htcondor/condor_slot1_1@n1");
+    let later = sim.run(&[
+        "job",
+        "begin",
+        "--id",
+        "102",
+        "--user",
+        "root",
+        "--devices",
+        "0,0",
+        "--cgroup",
+        "/htcondor/condor_slot1_1@n1",
+    ]);
+    assert_contains(
+        &later.ended(0).stderr,
+        "job 101 has the same control group, so it has ended\n",
+    );
+    end(&sim).ended(0);
+    let (job, line) = job_of(&sim, &client);
+    assert_eq!(job["id"], "102");
+    assert_contains(&line, "  htcondor 102  ");
+    let text = fs::read_to_string(record(&sim).with_file_name("102")).unwrap();
+    assert_eq!(text.matches(&sim.uuid("0")).count(), 1);
+}
+
+#[test]
+fn all_groups_of_a_job_of_lsf_are_the_jobs() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let clients = [(); 3].map(|()| client_with(&sim, &[]));
+    for (client, group) in
+        clients
+            .iter()
+            .zip(["job.101.4711.17", "job.101.4722.18", "job.1012.4733.19"])
+    {
+        put(&sim, client, &format!("/lsf/cluster1/{group}"));
+    }
+    begin(&sim, &["--pid", &clients[0].pid().to_string()]).ended(0);
+    let ended = end(&sim).ended(0).stdout;
+    assert_eq!(ended.lines().count(), 2, "{ended}");
+    assert!(
+        !ended.contains(&format!(" {} ", clients[2].pid())),
+        "{ended}"
+    );
+}
+
+#[test]
+fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
+    needs_root!();
+    let sim = Sim::whole("");
+    fs::create_dir_all(sim.machine("sys/fs/cgroup/memory")).unwrap();
+    let begun = begin(&sim, &["--cgroup", "/site/101"]).ended(0);
+    assert_eq!(
+        begun.stderr,
+        "the control group /site/101 does not exist yet\n"
+    );
+    fs::create_dir_all(sim.machine("sys/fs/cgroup/memory/site/101")).unwrap();
+    assert_eq!(begin(&sim, &["--cgroup", "/site/101"]).ended(0).stderr, "");
+    let client = client_with(&sim, &[("SLURM_JOB_ID", "5")]);
+    put(&sim, &client, "/site/101");
+    // A file that is not written whole has another name.
+    let text = fs::read_to_string(record(&sim)).unwrap();
+    fs::write(
+        record(&sim).with_file_name(".99"),
+        text.replace("101", ".99"),
+    )
+    .unwrap();
+    assert_contains(&job_of(&sim, &client).1, "  job 101  ");
+    let wrong = sim.run(&[
+        "job",
+        "begin",
+        "--id",
+        "101",
+        "--user",
+        "4294967295",
+        "--devices",
+        "0",
+        "--cgroup",
+        "/a/b",
+    ]);
+    assert_contains(
+        &wrong.ended(2).stderr,
+        "this machine has no user 4294967295",
+    );
 }

@@ -102,7 +102,8 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args,
         environment,
         witness: Witness::new(environment, device.records(), served)?,
-        outside: Variables::outside_mps(&served.record, nowhere.path()),
+        outside: Variables::outside_mps(&served.record, nowhere.path())
+            .with_apptainer(nowhere.path(), |name| std::env::var_os(name)),
         mps,
         first: None,
     };

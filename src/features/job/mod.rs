@@ -4,13 +4,13 @@ use clap::{Args, Subcommand};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::client::{ClientOptions, NoAccess, NotReady};
-use crate::commands::env::{check_utf8, client_variables, find_served};
+use crate::client::{ClientOptions, NoAccess, NotReady, Variables};
+use crate::commands::env::{check_utf8, find_served};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Account, Pid, Uid, is_job_name, root_hint};
-use crate::node::observe_records;
+use crate::host::{Account, Pid, Uid, is_job_name, is_named_for_job, root_hint};
+use crate::node::{Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
 use crate::render::{note, print_json};
 use crate::shared::jobs::{end_leftovers, heal_devices};
@@ -68,8 +68,8 @@ struct GroupArgs {
 
 /// Clean up after a job
 ///
-/// Ends the programs on devices that are still in the job's control group, and prints a line for each. Other programs of the
-/// same user stay.
+/// Ends the programs on devices that are still in the job's control group, and reports each. Other programs of the same user
+/// stay.
 #[derive(Args, Debug)]
 struct EndArgs {
     /// Id of the job, as at its begin
@@ -81,7 +81,7 @@ fn parse_id(text: &str) -> std::result::Result<String, String> {
     if is_job_name(text) && !text.starts_with('.') {
         return Ok(text.to_owned());
     }
-    Err("an id has 1 to 64 letters, digits, and the characters . _ - [ ] @ :".to_owned())
+    Err("an id has 1 to 64 letters, digits, and the characters . _ - [ ] @ : #".to_owned())
 }
 
 /// The output of `mig-mps job begin --json`.
@@ -114,11 +114,16 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let control_group = args.group.find_control_group(context)?;
     verify::prepare_check(environment)?;
     let node = observe_records(environment)?;
-    let devices = args
-        .devices
-        .iter()
-        .map(|word| find_served(&node, word))
-        .collect::<Result<Vec<_>>>()?;
+    let mut devices: Vec<&Served> = Vec::new();
+    for word in &args.devices {
+        let served = find_served(&node, word)?;
+        if devices
+            .iter()
+            .all(|known| known.record.uuid != served.record.uuid)
+        {
+            devices.push(served);
+        }
+    }
     let names: Vec<String> = devices
         .iter()
         .map(|served| served.record.name.clone())
@@ -129,7 +134,8 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let mut documents = Vec::new();
     for served in &devices {
-        let variables = client_variables(served, environment, &ClientOptions::default())?;
+        let variables = Variables::for_device(environment, served, &ClientOptions::default())
+            .with_apptainer(served.run_dir.path(), |_| None);
         check_utf8(&variables)?;
         documents.push(EnvDocument::new(&served.record.name, &variables));
     }
@@ -143,9 +149,15 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
         control_group,
         boot_id: node.boot_id.clone(),
     };
-    record
-        .write(&RunDir::at(&environment.roots_run_dir()))
-        .context("cannot record the job")?;
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    for other in others_in_group(&record, &run_dir)? {
+        note(&format!(
+            "job {} has the same control group, so it has ended",
+            other.id
+        ));
+        other.remove(&run_dir)?;
+    }
+    record.write(&run_dir).context("cannot record the job")?;
     if args.json {
         print_json(&JobDocument {
             version: VERSION,
@@ -183,16 +195,52 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if record.boot_id == environment.host.boot_id()? {
-        check_control_group(context, &record.control_group)?;
+        check_control_group(context, &record.control_group).map_err(|error| CommandError {
+            hints: vec![format!(
+                "end the programs of the job with mig-mps kill, and remove {}",
+                record.path(&run_dir).display()
+            )],
+            ..error
+        })?;
         end_leftovers(context, &record.id, |process| record.has_process(process))?;
     }
     record.remove(&run_dir)?;
     Ok(ExitStatus::Done)
 }
 
-/// Returns the uid of a user, whom the machine must know.
+/// Returns the records of other jobs in the control group, such as that of a slot, which a batch system uses again. Refuses a
+/// group above or below that of another job.
+fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> {
+    let mut others = JobRecord::load_all(run_dir, &job.boot_id);
+    others.retain(|other| other.id != job.id);
+    let is_below = |one: &str, other: &str| {
+        one.strip_prefix(other)
+            .is_some_and(|rest| rest.starts_with('/'))
+    };
+    for JobRecord {
+        id, control_group, ..
+    } in &others
+    {
+        if is_below(control_group, &job.control_group)
+            || is_below(&job.control_group, control_group)
+        {
+            let what = format!("job {id} has the control group {control_group}");
+            return Err(usage_error(what)
+                .with_hint(format!("mig-mps job end --id {id}, if that job has ended")));
+        }
+    }
+    others.retain(|other| other.control_group == job.control_group);
+    Ok(others)
+}
+
+/// The uid by which the system calls mean no user.
+const NO_UID: u32 = u32::MAX;
+
+/// Returns the uid of a user, whom the machine must know by a name.
 fn find_user(word: &str) -> Result<Uid> {
-    if let Ok(uid) = word.parse() {
+    if let Ok(uid) = word.parse()
+        && uid != NO_UID
+    {
         return Ok(Uid(uid));
     }
     match Account::from_name(word)? {
@@ -218,37 +266,52 @@ impl GroupArgs {
                     .and_then(|process| process.job_control_group())
                     .ok_or_else(|| {
                         command_error(format_args!(
-                            "pid {pid} does not run, or no batch system has made its control group"
+                            "pid {pid} does not run, or no batch system but Slurm has made its control group"
                         ))
                         .with_hint("name the control group of the job with --cgroup")
                     })?
             }
         };
         check_control_group(context, &group)?;
+        if host.lacks_control_group(&group) {
+            note(&format!("the control group {group} does not exist yet"));
+        }
         Ok(group)
     }
 }
 
-/// Refuses a control group with processes that no job has: they would be ended with it.
+/// Refuses a control group that contains more than one job, or may do so: the end of the job would end the programs of
+/// others.
 fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
     let host = &context.environment.host;
     let node = observe_records(context.environment)?;
-    let daemons = node
+    let has = |pid| {
+        host.find_process(pid)
+            .is_some_and(|process| process.is_in_control_group(group))
+    };
+    let mut daemons = node
         .served()
         .filter_map(|served| Some(served.record.daemon?.pid));
-    let others = [(Pid(1), "init"), (Pid(std::process::id()), "this command")]
-        .into_iter()
-        .chain(daemons.map(|pid| (pid, "a daemon of mig-mps")));
-    for (pid, what) in others {
-        if host
-            .find_process(pid)
-            .is_some_and(|process| process.is_in_control_group(group))
-        {
-            return Err(usage_error(format_args!(
-                "the control group {group} is not of one job: {what} is in it"
-            ))
-            .with_hint("name the control group that the batch system has made for the job"));
-        }
-    }
-    Ok(())
+    let what = if has(Pid(1)) {
+        "init is in it"
+    } else if daemons.any(has) {
+        "a daemon of mig-mps is in it"
+    } else if is_named_for_job(group) {
+        return Ok(());
+    } else if has(Pid(std::process::id())) {
+        "this command is in it"
+    } else if group.strip_suffix(".slice").is_some() || group.split('/').count() == 2 {
+        "its name is that of a whole slice or tree"
+    } else if host
+        .read_processes()?
+        .iter()
+        .any(|process| process.is_in_job_below(group))
+    {
+        "groups of jobs are below it"
+    } else {
+        return Ok(());
+    };
+    let what = format!("the control group {group} contains more than one job: {what}");
+    Err(usage_error(what)
+        .with_hint("name the control group that the batch system has made for the job"))
 }

@@ -1,7 +1,7 @@
 //! The programs of jobs that `mig-mps job begin` has recorded.
 
 use crate::host::{BatchJob, Environment, Pid, Workload};
-use crate::node::Node;
+use crate::node::{Clients, Node};
 use crate::state::{JobRecord, RunDir};
 
 /// Gives the programs in the control groups of recorded jobs the names of these jobs.
@@ -17,7 +17,11 @@ pub(super) fn name_recorded(environment: &Environment, node: &mut Node) {
         if let Some(job) = job {
             let known = workload.get_or_insert_default();
             known.batch_job = Some(BatchJob {
-                system: known.batch_job.as_ref().and_then(|known| known.system),
+                system: known
+                    .batch_job
+                    .as_ref()
+                    .filter(|known| !known.unverified)
+                    .and_then(|known| known.system),
                 id: job.id.clone(),
                 unverified: false,
             });
@@ -25,8 +29,8 @@ pub(super) fn name_recorded(environment: &Environment, node: &mut Node) {
     };
     for device in &mut node.devices {
         if let Some(served) = &mut device.served {
-            let clients = served.clients.as_mut_slice().iter_mut();
-            for client in clients.chain(&mut served.waiting) {
+            let (Clients::Known(clients) | Clients::Partial(clients)) = &mut served.clients;
+            for client in clients.iter_mut().chain(&mut served.waiting) {
                 name(client.pid, &mut client.workload);
             }
         }

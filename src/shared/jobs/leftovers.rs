@@ -29,9 +29,20 @@ pub fn end_leftovers(
             "mig-mps: job {id} has left pid {pid} ({command}) on {device}: it is ended\n"
         ))?;
     }
+    let unknown = node.devices.iter().find(|device| {
+        let served = device.serving_daemon();
+        served.is_some_and(|served| !served.clients.are_known()) && device.processes.is_none()
+    });
     let stay = end_processes(context, leftovers);
     match stay.first() {
-        None => Ok(()),
+        None => match unknown {
+            Some(device) => Err(command_error(format_args!(
+                "job {id} may have left programs on {}, whose clients are not known",
+                device.name
+            ))
+            .with_hint("mig-mps status shows why; then run this again")),
+            None => Ok(()),
+        },
         Some(one) => {
             let (device, pid, command) = (&one.device, one.pid, &one.command);
             let what =
@@ -113,6 +124,14 @@ fn leftovers_of_job(
     for device in &node.devices {
         for program in &device.outside_mps {
             all.add_if_of_job(&device.name, program.pid, None, false);
+        }
+        // The driver lists the clients of a daemon that does not answer.
+        for usage in device
+            .processes
+            .iter()
+            .flat_map(|processes| &processes.compute)
+        {
+            all.add_if_of_job(&device.name, usage.pid, None, false);
         }
     }
     // A daemon of the job's own, and what pretends to be one.

@@ -6,12 +6,12 @@ use std::fs;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use testkit::{SMALL, Sim, assert_contains, is_shipped, repository, shell, without_gpu};
+use testkit::{SMALL, Sim, assert_contains, is_root, is_shipped, repository, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-pub(super) const DOCUMENTS: [&str; 13] = [
+pub(super) const DOCUMENTS: [&str; 14] = [
     "list", "status", "logs", "doctor", "verify", "compare", "advise", "env", "plan", "up",
-    "check", "models", "error",
+    "check", "job", "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -61,7 +61,7 @@ fn every_command_that_prints_json_has_a_schema() {
     let has_json = |command: &String| offered(&[command, "--jso"]).contains("--json");
     let mut with_json: BTreeSet<String> = offered(&[""]).into_iter().filter(has_json).collect();
     assert!(with_json.len() > 8, "{with_json:?}");
-    let documents = ["profile", "env", "models", "error"].map(str::to_owned);
+    let documents = ["profile", "env", "job", "models", "error"].map(str::to_owned);
     with_json.extend(documents);
     assert_eq!(with_json, offered(&["schema", ""]));
 }
@@ -124,6 +124,20 @@ fn what_each_command_prints_keeps_to_its_schema() {
     printed(&["doctor", "--json"], "doctor");
     printed(&["verify", "--json"], "verify");
     printed(&["env", "0.0", "--format", "json"], "env");
+    if is_root("what_each_command_prints_keeps_to_its_schema") {
+        let begin = [
+            "job",
+            "begin",
+            "--id",
+            "7",
+            "--user",
+            "root",
+            "--devices",
+            "0.0",
+        ];
+        let with_group = [&begin[..], &["--cgroup", "/jobs/7", "--json"]].concat();
+        printed(&with_group, "job");
+    }
     let program = ["-n", "1", "--rounds", "1", "--json", "--", "echo", "5"];
     let compare = [&["compare", "--device", "0.2"], &program[..]].concat();
     printed(&compare, "compare");

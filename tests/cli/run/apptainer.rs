@@ -29,6 +29,8 @@ if [ "$1" = --cleanenv ]; then
   for name in $(compgen -e CUDA_); do unset "$name"; done
 fi
 shift
+# The environment of the image.
+[ -z "$IMAGE_MEMORY_LIMIT" ] || export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=$IMAGE_MEMORY_LIMIT
 for prefix in $prefixes; do
   for name in $(compgen -e "$prefix"); do export "${name#"$prefix"}=${!name}"; done
 done
@@ -148,14 +150,7 @@ fn the_directories_of_the_caller_stay() {
     std::fs::write(sim.node.dir().join("scratch/data"), "data").unwrap();
     let script = format!("cat {scratch}/data && cuda-app run 0");
     for engine in ["apptainer", "singularity"] {
-        for variable in [
-            "APPTAINER_BIND",
-            "APPTAINER_BINDPATH",
-            "SINGULARITY_BINDPATH",
-        ] {
-            if engine == "singularity" && variable == "APPTAINER_BIND" {
-                continue;
-            }
+        for variable in ["APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"] {
             let words = [
                 "run",
                 "0.2",
@@ -227,4 +222,85 @@ fn a_container_has_the_private_daemon_of_its_program() {
     let words = [&["run", "--private", "-n", "2", "--"], &program[..]].concat();
     let ran = run(&sim, &words, &[]).ended(0);
     assert_eq!(ran.stdout.matches("mps yes").count(), 2, "{ran:?}");
+}
+
+/// Whatever the caller has in these variables: the engines read them by different rules.
+#[test]
+fn a_container_has_the_run_directory_beside_any_list_of_the_caller() {
+    needs_root!();
+    let sim = node();
+    let run_dir = sim.node.run_dir().display().to_string();
+    let above = sim.node.run_dir().parent().unwrap().display().to_string();
+    for (variables, engine) in [
+        (&[("APPTAINER_BIND", above.as_str())][..], "singularity"),
+        (&[("APPTAINER_BINDPATH", &run_dir)], "singularity"),
+        (
+            &[("APPTAINER_BIND", ""), ("SINGULARITY_BIND", &above)],
+            "apptainer",
+        ),
+        (
+            &[("APPTAINER_BINDPATH", ""), ("SINGULARITY_BINDPATH", &above)],
+            "apptainer",
+        ),
+    ] {
+        let words = [
+            "run",
+            "0.2",
+            "--",
+            engine,
+            "exec",
+            "image.sif",
+            "cuda-app",
+            "run",
+            "0",
+        ];
+        let ran = run(&sim, &words, variables).ended(0);
+        assert_contains(&ran.stdout, "mps yes");
+    }
+}
+
+#[test]
+fn an_image_lifts_no_limit() {
+    needs_root!();
+    let sim = node();
+    sim.run(&["set", "0.2", "memory=1G"]).ended(0);
+    let words = [
+        "run",
+        "0.2",
+        "--",
+        "apptainer",
+        "exec",
+        "image.sif",
+        "cuda-app",
+        "run",
+        "0",
+    ];
+    let ran = run(&sim, &words, &[("IMAGE_MEMORY_LIMIT", "5=9G")]).ended(0);
+    assert_contains(&ran.stdout, " free 943MiB ");
+}
+
+#[test]
+fn a_comparison_in_containers_has_a_side_outside_mps() {
+    needs_root!();
+    let sim = node();
+    let shell = sim.run(&["env", "0.2", "--shell", "sh"]).ended(0).stdout;
+    let log = sim.node.dir().join("scratch/seen").display().to_string();
+    write_program(
+        sim.node.dir().join("bin/job"),
+        format!("#!/bin/sh\napptainer exec image.sif cuda-app run 0.2 >> {log}\n"),
+    );
+    let compare = "mig-mps compare 0.2 -n 1 --seconds 0.1 --rounds 1 -- job";
+    let mut command = Command::new("/bin/sh");
+    command.env_clear().envs(sim.node.env());
+    let program = sim.program();
+    command.args([
+        "-c",
+        &format!("{shell}{}", compare.replace("mig-mps", &program)),
+    ]);
+    let mut command = hiding(&sim, command);
+    command.env("HIDDEN", sim.node.run_dir());
+    let _ = Ran::of(&mut command);
+    let seen = std::fs::read_to_string(&log).unwrap();
+    assert_contains(&seen, "mps no");
+    assert_contains(&seen, "mps yes");
 }
