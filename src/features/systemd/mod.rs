@@ -24,8 +24,8 @@ use crate::profile::Profile;
 use crate::render::{note, print};
 
 use units::{
-    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK,
-    unit_files, units_to_start,
+    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, Plugin, SERVICE, UnitFile, UnitFiles,
+    WRITTEN_MARK, unit_files, units_to_start,
 };
 
 /// The programs of a package, and the directory of Debian's node exporter.
@@ -60,6 +60,9 @@ pub struct SystemdArgs {
     /// Also offer devices to the kubelet, by mig-mps-device-plugin beside this program
     #[arg(long, conflicts_with = "uninstall")]
     kubernetes: bool,
+    /// Directory of the kubelet, if it is not /var/lib/kubelet
+    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
+    kubelet: Option<PathBuf>,
     /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
     #[arg(long, conflicts_with = "install")]
     uninstall: bool,
@@ -103,7 +106,10 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         program: &program,
         profile: &files.profile().path(),
         metrics: args.metrics.as_deref(),
-        plugin: args.kubernetes.then_some(plugin.as_path()),
+        plugin: args.kubernetes.then_some(Plugin {
+            program: &plugin,
+            kubelet: args.kubelet.as_deref(),
+        }),
     };
     let units = unit_files(WRITTEN_MARK, paths);
     if !args.install && !args.uninstall {
@@ -123,7 +129,9 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     if let Some(profile) = &profile {
         check_program(&program)?;
-        paths.plugin.map_or(Ok(()), check_program)?;
+        paths
+            .plugin
+            .map_or(Ok(()), |plugin| check_program(plugin.program))?;
         check_called_programs(environment, &carried)?;
         install_units(&units, &files, profile, args.enable, environment)?;
         if let Some(directory) = args
@@ -228,7 +236,10 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
         program: Path::new(PACKAGED_PROGRAM),
         profile: &files.profile().path(),
         metrics: Some(Path::new(PACKAGED_METRICS)),
-        plugin: Some(Path::new(PACKAGED_PLUGIN)),
+        plugin: Some(Plugin {
+            program: Path::new(PACKAGED_PLUGIN),
+            kubelet: None,
+        }),
     };
     let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED_MARK, paths)
         .into_iter()

@@ -119,10 +119,27 @@ pub struct Paths<'a> {
     pub profile: &'a Path,
     /// The directory that metrics are written to; `None` for no metrics.
     pub metrics: Option<&'a Path>,
-    /// The program of the device plugin; `None` for none.
-    pub plugin: Option<&'a Path>,
+    pub plugin: Option<Plugin<'a>>,
     /// The environment of every service.
     pub environment: &'a [(&'static str, OsString)],
+}
+
+/// The device plugin as its unit starts it.
+#[derive(Clone, Copy)]
+pub struct Plugin<'a> {
+    pub program: &'a Path,
+    /// The directory of the kubelet, if it is not the usual one.
+    pub kubelet: Option<&'a Path>,
+}
+
+impl Plugin<'_> {
+    fn command_line(&self) -> String {
+        let mut command = quote_path(self.program);
+        if let Some(kubelet) = self.kubelet {
+            let _ = write!(command, " --kubelet {}", quote_path(kubelet));
+        }
+        command
+    }
 }
 
 impl Paths<'_> {
@@ -182,7 +199,7 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
         );
     }
     if let Some(plugin) = paths.plugin {
-        groups.push(vec![(PLUGIN, plugin_service(plugin, &paths))]);
+        groups.push(vec![(PLUGIN, plugin_service(&plugin, &paths))]);
     }
     groups
         .into_iter()
@@ -318,8 +335,8 @@ const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-serve
 /// command line, are final.
 ///
 /// Its sandbox begins before the kubelet makes its directory, and the profile the run directory: the directories above are
-/// writable. Also those of a kubelet in a snap, for `--kubelet`.
-fn plugin_service(program: &Path, paths: &Paths<'_>) -> String {
+/// writable. If the kubelet of `--kubelet` makes its directory later, the plugin fails there, and systemd starts it again.
+fn plugin_service(plugin: &Plugin<'_>, paths: &Paths<'_>) -> String {
     let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
     format!(
         "\
@@ -331,7 +348,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-{environment}ExecStart={program}
+{environment}ExecStart={command}
 Restart=always
 RestartSec=5s
 RestartPreventExitStatus={last}
@@ -341,8 +358,8 @@ LimitNOFILE=524288
 WantedBy=multi-user.target
 ",
         environment = paths.environment_lines(),
-        sandbox = sandbox_lines(&plugin_writes(paths)),
-        program = quote_path(program),
+        sandbox = sandbox_lines(&plugin_writes(plugin, paths)),
+        command = plugin.command_line(),
         last = last.join(" "),
     )
 }
@@ -358,8 +375,9 @@ fn sandbox_lines(writes: &[&Path]) -> String {
     format!("{SANDBOX}ReadWritePaths={}\n", writes.join(" "))
 }
 
-fn plugin_writes<'a>(paths: &'a Paths<'_>) -> Vec<&'a Path> {
+fn plugin_writes<'a>(plugin: &Plugin<'a>, paths: &'a Paths<'_>) -> Vec<&'a Path> {
     let mut directories: Vec<&Path> = ["/run", "/var/lib", "/var/snap"].map(Path::new).to_vec();
+    directories.extend(plugin.kubelet);
     let own = paths
         .environment
         .iter()
