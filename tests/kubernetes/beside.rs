@@ -49,7 +49,8 @@ fn without_blanks(text: &str) -> String {
 fn its_help_says_what_it_is() {
     let sim = Sim::with("h200", 1);
     let help = Ran::of(command(&sim).arg("--help")).ended(0);
-    assert_snapshot!(without_blanks(&help.stdout), @"
+    let help = help.stdout.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    assert_snapshot!(without_blanks(&help), @"
     Offer devices of mig-mps to the kubelet of this node
 
     A pod asks for one share of a resource: mig-mps.io/1g.10gb, or the name that the profile gives to
@@ -66,6 +67,18 @@ fn its_help_says_what_it_is() {
 
           --list
               Print the resources and their devices, and exit
+
+          --manifest <PROFILE>
+              Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl
+              apply -f -`, and exit
+
+          --image <NAME>
+              Image of these pods
+
+              [default: localhost/mig-mps:VERSION]
+
+          --node-selector <LABEL=VALUE>
+              Label of the nodes that get a pod; can be repeated
 
       -h, --help
               Print help (see a summary with '-h')

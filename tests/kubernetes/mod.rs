@@ -5,6 +5,7 @@ mod beside;
 mod container;
 mod health;
 mod kubelet;
+mod manifest;
 mod pods;
 mod registration;
 

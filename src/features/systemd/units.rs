@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::pod::PROFILE_MARK;
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, FileError, FileResult, Host, OwnFile};
@@ -444,6 +445,15 @@ impl UnitFiles<'_> {
         (is_same && !self.unit(unit.name).path().exists()).then_some(path)
     }
 
+    /// Returns the program that the installed service of the boot runs; `None` if there is no such unit.
+    pub fn installed_program(&self) -> Option<PathBuf> {
+        let text = fs::read_to_string(self.unit(SERVICE).path()).ok()?;
+        let mut lines = text.lines();
+        let command = lines.find_map(|line| line.strip_prefix("ExecStart="))?;
+        let (program, _) = command.split_once(" up ")?;
+        Some(PathBuf::from(program.trim_matches('"')))
+    }
+
     /// Returns the profile that is applied at boot.
     pub fn profile(&self) -> OwnFile {
         self.0.boot_profile()
@@ -466,13 +476,13 @@ impl UnitFiles<'_> {
         self.profile().write(text)
     }
 
-    /// Removes the profile if it is this one, and the directory if that is then empty; returns true if it did, false if
+    /// Removes the profile if it is this one or a pod's, and the directory if that is then empty; returns true if it did, false if
     /// another profile stays, and `None` if there is none.
     pub fn remove_profile(&self, text: Option<&str>) -> FileResult<Option<bool>> {
         let Some(before) = self.profile().read()? else {
             return Ok(None);
         };
-        if text != Some(before.as_str()) {
+        if text != Some(before.as_str()) && !before.starts_with(PROFILE_MARK) {
             return Ok(Some(false));
         }
         self.profile().remove()?;
