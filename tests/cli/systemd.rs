@@ -331,7 +331,7 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     RestartPreventExitStatus=2 4
     LimitNOFILE=524288
     (the sandbox)
-    ReadWritePaths=-/run -/var/lib -/var/snap -/var/log/mig-mps -/run/mig-mps
+    ReadWritePaths=-/run -/var/lib -/var/snap -/etc/kubernetes/node-feature-discovery -/var/log/mig-mps -/run/mig-mps
 
     [Install]
     WantedBy=multi-user.target

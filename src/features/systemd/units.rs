@@ -377,7 +377,14 @@ fn sandbox_lines(writes: &[&Path]) -> String {
 }
 
 fn plugin_writes<'a>(plugin: &Plugin<'a>, paths: &'a Paths<'_>) -> Vec<&'a Path> {
-    let mut directories: Vec<&Path> = ["/run", "/var/lib", "/var/snap"].map(Path::new).to_vec();
+    // Labels are written for Node Feature Discovery.
+    let usual = [
+        "/run",
+        "/var/lib",
+        "/var/snap",
+        "/etc/kubernetes/node-feature-discovery",
+    ];
+    let mut directories: Vec<&Path> = usual.map(Path::new).to_vec();
     directories.extend(plugin.kubelet);
     let own = paths
         .environment
