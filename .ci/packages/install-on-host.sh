@@ -2,7 +2,7 @@
 # What the pod of mig-mps runs: puts programs and profile on its host, in /opt/mig-mps/new, and has the host's systemd do the
 # rest. The image has a static busybox and no other shell; the programs need the glibc of the host.
 #
-# usage: install-on-host.sh [--kubelet DIR]
+# usage: install-on-host.sh [--kubelet DIR] [--plugin-metrics ADDRESS]
 #
 # /host is /opt/mig-mps of the host, /profile the ConfigMap. With hostPID, the first process is the host's.
 set -eu

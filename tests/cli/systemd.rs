@@ -357,10 +357,18 @@ fn the_plugin_of_another_kubelet_reaches_its_directory() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     let there = "/opt/k0s 1/kubelet";
-    let install = ["--install", "--enable", "--kubernetes", "--kubelet", there];
+    let install = [
+        "--install",
+        "--enable",
+        "--kubernetes",
+        "--kubelet",
+        there,
+        "--plugin-metrics",
+        "[::1]:0",
+    ];
     systemd(&sim, &whole(""), &install).ended(0);
     let text = fs::read_to_string(unit(&sim, PLUGIN)).unwrap();
-    assert_contains(&text, &format!("--kubelet \"{there}\"\n"));
+    assert_contains(&text, &format!("--kubelet \"{there}\" --metrics [::1]:0\n"));
     assert_contains(&text, &format!(" \"-{there}\""));
     // The plugin of the unit waits for that kubelet.
     let plugins = sim.machine("opt/k0s 1/kubelet/device-plugins");

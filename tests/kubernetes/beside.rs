@@ -69,6 +69,9 @@ fn its_help_says_what_it_is() {
           --list
               Print the resources and their devices, and exit
 
+          --metrics <ADDRESS>
+              Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:9400
+
           --manifest <PROFILE>
               Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl
               apply -f -`, and exit

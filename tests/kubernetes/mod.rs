@@ -6,6 +6,7 @@ mod container;
 mod health;
 mod kubelet;
 mod manifest;
+mod metrics;
 mod pods;
 mod registration;
 

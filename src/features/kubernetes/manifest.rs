@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::Args;
@@ -32,8 +33,13 @@ fn label(text: &str) -> std::result::Result<(String, String), &'static str> {
 }
 
 impl ManifestArgs {
-    /// Returns the manifest that installs this profile, for a kubelet with this directory.
-    pub fn manifest_of(&self, profile: &ProfileSource, kubelet: &Path) -> Result<String> {
+    /// Returns the manifest that installs this profile, and a plugin for a kubelet with this directory.
+    pub fn manifest_of(
+        &self,
+        profile: &ProfileSource,
+        kubelet: &Path,
+        metrics: Option<SocketAddr>,
+    ) -> Result<String> {
         let profile = profile.load()?;
         let text = profile.source.text();
         let version = env!("CARGO_PKG_VERSION");
@@ -41,6 +47,10 @@ impl ManifestArgs {
         let kubelet = kubelet.to_string_lossy();
         if kubelet != USUAL_KUBELET {
             command.extend(["--kubelet", &*kubelet]);
+        }
+        let address = metrics.map(|address| address.to_string());
+        if let Some(address) = &address {
+            command.extend(["--plugin-metrics", address]);
         }
         let command: Vec<String> = command.into_iter().map(quote).collect();
         let mut selector = String::new();

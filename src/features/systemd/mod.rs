@@ -5,12 +5,13 @@ mod units;
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use crate::commands::Context;
-use crate::commands::args::ProfileSource;
+use crate::commands::args::{ProfileSource, socket_address};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
     ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
@@ -65,6 +66,9 @@ pub struct SystemdArgs {
     /// Directory of the kubelet, if it is not /var/lib/kubelet
     #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
     kubelet: Option<PathBuf>,
+    /// Address at which the device plugin serves metrics over HTTP, such as 127.0.0.1:9400
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "kubernetes")]
+    plugin_metrics: Option<SocketAddr>,
     /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
     #[arg(long, hide = true, requires_all = ["profile", "kubernetes"], conflicts_with_all = ["install", "metrics", "uninstall"])]
     pod: bool,
@@ -107,6 +111,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         plugin: args.kubernetes.then_some(Plugin {
             program: &plugin,
             kubelet: args.kubelet.as_deref(),
+            metrics: args.plugin_metrics,
         }),
     };
     let units = unit_files(WRITTEN_MARK, paths);
@@ -258,6 +263,7 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
         plugin: Some(Plugin {
             program: Path::new(PACKAGED_PLUGIN),
             kubelet: None,
+            metrics: None,
         }),
     };
     let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED_MARK, paths)

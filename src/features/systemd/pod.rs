@@ -220,6 +220,7 @@ impl Installation<'_> {
             plugin: Some(Plugin {
                 program: &plugin,
                 kubelet: args.kubelet.as_deref(),
+                metrics: args.plugin_metrics,
             }),
         };
         unit_files(WRITTEN_MARK, paths).concat()

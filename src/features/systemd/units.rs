@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -131,6 +132,8 @@ pub struct Plugin<'a> {
     pub program: &'a Path,
     /// The directory of the kubelet, if it is not the usual one.
     pub kubelet: Option<&'a Path>,
+    /// The address at which it serves metrics.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Plugin<'_> {
@@ -138,6 +141,9 @@ impl Plugin<'_> {
         let mut command = quote_path(self.program);
         if let Some(kubelet) = self.kubelet {
             let _ = write!(command, " --kubelet {}", quote_path(kubelet));
+        }
+        if let Some(address) = self.metrics {
+            let _ = write!(command, " --metrics {address}");
         }
         command
     }
