@@ -174,6 +174,35 @@ fn a_validator_of_kubernetes_takes_the_manifest() {
     }
 }
 
+#[test]
+fn a_validator_of_kubernetes_takes_what_the_manual_shows() {
+    let test = "a_validator_of_kubernetes_takes_what_the_manual_shows";
+    let validate = judges().join("bin/kubernetes-validate");
+    if !can_run(
+        test,
+        validate.exists(),
+        "kubernetes-validate is not installed",
+    ) {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let manual = fs::read_to_string(repository().join("src/manual/kubernetes.md")).unwrap();
+    let blocks = manual
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|block| block.split("```").next());
+    let objects: Vec<&str> = blocks
+        .filter(|block| block.starts_with("apiVersion"))
+        .collect();
+    assert_eq!(objects.len(), 2);
+    for object in objects {
+        let path = sim.node.dir().join("object.yaml");
+        fs::write(&path, object).unwrap();
+        let mut validator = Command::new(&validate);
+        Ran::of(validator.arg("--strict").arg(&path)).ended(0);
+    }
+}
+
 /// A host that pods are played on: a mount namespace and a pid namespace in which the first process stands for systemd.
 struct Host {
     sim: Sim,
