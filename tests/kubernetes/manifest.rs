@@ -166,11 +166,8 @@ fn a_validator_of_kubernetes_takes_the_manifest() {
     ] {
         let path = sim.node.dir().join("manifest.yaml");
         fs::write(&path, manifest(&sim, profile, options).1).unwrap();
-        for version in ["1.35", "1.37"] {
-            let mut validator = Command::new(&validate);
-            validator.args(["--strict", "--version", version]);
-            Ran::of(validator.arg(&path)).ended(0);
-        }
+        let mut validator = Command::new(&validate);
+        Ran::of(validator.arg("--strict").arg(&path)).ended(0);
     }
 }
 
