@@ -50,6 +50,11 @@ if $is_removal; then
     exit 0
 fi
 
+if grep -Eqs '^ExecStart="?/opt/mig-mps/bin/mig-mps' /etc/systemd/system/mig-mps.service; then
+    fail "a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps" \
+        "delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall"
+fi
+
 is_upgrade=false
 [ ! -e "$prefix/bin/mig-mps" ] || is_upgrade=true
 echo "$list" | while IFS= read -r file; do

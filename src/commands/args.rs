@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,12 @@ pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, Stri
         _ if MOST == u32::MAX => Err(format!("expected a number from {LEAST}")),
         _ => Err(format!("expected a number from {LEAST} to {MOST}")),
     }
+}
+
+/// Reads an address to listen at.
+pub fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
+    let error = "expected an address and a port, such as 127.0.0.1:9400 or [::]:9400";
+    text.parse().map_err(|_| error)
 }
 
 impl DeviceArgs {

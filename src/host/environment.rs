@@ -398,8 +398,25 @@ pub enum EnvironmentError {
     },
 }
 
+/// Returns the advice where a part of the driver is missing on the host and a container has the driver, as with NVIDIA's GPU
+/// Operator.
+pub fn driver_container_hint() -> Option<&'static str> {
+    let root = env::var_os(ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    root.join("run/nvidia/driver/usr").is_dir().then_some(
+        "the driver is in a container, in /run/nvidia/driver: install it on the host, and set driver.enabled=false in NVIDIA's \
+         GPU Operator",
+    )
+}
+
 impl Failure for EnvironmentError {
     fn hint(&self) -> Option<String> {
+        let is_of_driver = matches!(
+            self,
+            Self::NoControlProgram | Self::NoServerProgram | Self::NoNvidiaSmi
+        );
+        if let Some(hint) = driver_container_hint().filter(|_| is_of_driver) {
+            return Some(hint.to_owned());
+        }
         let hint = match self {
             Self::NoRuntimeDir => {
                 return Some(format!(

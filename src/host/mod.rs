@@ -44,7 +44,9 @@ pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, fin
 pub use batch_job::{BatchJob, is_job_name, is_named_for_job};
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
 pub use directory::Directory;
-pub use environment::{Directories, Environment, EnvironmentError, Host, environment_variable};
+pub use environment::{
+    Directories, Environment, EnvironmentError, Host, driver_container_hint, environment_variable,
+};
 pub use external_program::{NvidiaSmi, Slurm, ToolError};
 pub use file_error::{FileError, FileResult};
 pub use files::{

@@ -64,7 +64,7 @@ impl Environment {
     }
 
     /// Returns the scopes of root's daemons; `None` where systemd does not run the machine.
-    fn systemd_scopes(&self) -> Option<Scopes> {
+    pub fn systemd_scopes(&self) -> Option<Scopes> {
         if !self.is_root() || !self.host.is_run_by_systemd() {
             return None;
         }

@@ -102,6 +102,16 @@ const SYSTEM_STATES: [&str; 7] = [
     "unknown",
 ];
 
+/// The states of a unit that is not active.
+const UNIT_STATES: [&str; 6] = [
+    "inactive",
+    "failed",
+    "activating",
+    "deactivating",
+    "maintenance",
+    "unknown",
+];
+
 /// systemd, through `systemctl`.
 #[derive(Clone, Debug)]
 pub struct Units(Tool);
@@ -188,6 +198,21 @@ impl Units {
         self.0.run(&[&["enable"], names].concat(), CHANGE_TIMEOUT)?;
         now.iter()
             .try_for_each(|name| self.change_if_systemd_runs("start", name))
+    }
+
+    /// True if a unit is active.
+    pub fn is_active(&self, name: &str) -> Result<bool, ToolError> {
+        match self.0.run(&["is-active", name], SHOW_TIMEOUT) {
+            Err(ToolError::Refused { said, .. }) if UNIT_STATES.contains(&said.as_str()) => {
+                Ok(false)
+            }
+            answer => answer.map(|_| true),
+        }
+    }
+
+    /// Restarts or reloads a unit that is active.
+    pub fn change_active(&self, verb: &str, name: &str) -> Result<(), ToolError> {
+        self.0.run(&[verb, name], CHANGE_TIMEOUT).map(drop)
     }
 
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
@@ -320,6 +345,34 @@ impl Scopes {
             .arg(stable_program_path(command.get_program()));
         scoped.args(command.get_args());
         scoped
+    }
+}
+
+impl Scopes {
+    /// Returns a command that runs `command` as a service, with its variables, and waits for its end. Its daemons have scopes.
+    pub fn wrap_service(&self, command: &Command) -> Command {
+        let mut service = Command::new(&self.0);
+        service.args([
+            "--wait",
+            "--pipe",
+            "--quiet",
+            "--collect",
+            "--no-ask-password",
+        ]);
+        service.args([
+            "--property=KillMode=process",
+            "--property=LimitNOFILE=524288",
+        ]);
+        for (name, value) in command.get_envs() {
+            let mut setting = OsString::from("--setenv=");
+            setting.push(name);
+            setting.push("=");
+            setting.push(value.unwrap_or_default());
+            service.arg(setting);
+        }
+        service.arg("--").arg(command.get_program());
+        service.args(command.get_args());
+        service
     }
 }
 

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{MORE_PROCESSES, root_hint};
+use crate::host::{MORE_PROCESSES, driver_container_hint, root_hint};
 
 /// NVML's return code (`nvmlReturn_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,9 +231,9 @@ impl NvmlError {
 impl Failure for NvmlError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NotFound { .. } => {
-                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1"
-            }
+            Self::NotFound { .. } => driver_container_hint().unwrap_or(
+                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
+            ),
             Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
             Self::Refused { code, .. } => match code.0 {
                 4 => return Some(root_hint()),

@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use testkit::{
     ONE_EACH, Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root,
-    skip, whole,
+    skip, wait_until, whole,
 };
 
 const NAMES: [&str; 3] = [
@@ -331,7 +331,7 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     RestartPreventExitStatus=2 4
     LimitNOFILE=524288
     (the sandbox)
-    ReadWritePaths=-/run -/var/lib -/var/snap -/var/log/mig-mps -/run/mig-mps
+    ReadWritePaths=-/run -/var/lib -/var/snap -/etc/kubernetes/node-feature-discovery -/var/log/mig-mps -/run/mig-mps
 
     [Install]
     WantedBy=multi-user.target
@@ -350,6 +350,32 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
     assert_ne!(is_active(), "active\n");
     assert!(!unit(&sim, PLUGIN).exists() && !wanted.is_symlink());
+}
+
+#[test]
+fn the_plugin_of_another_kubelet_reaches_its_directory() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let there = "/opt/k0s 1/kubelet";
+    let install = [
+        "--install",
+        "--enable",
+        "--kubernetes",
+        "--kubelet",
+        there,
+        "--plugin-metrics",
+        "[::1]:0",
+    ];
+    systemd(&sim, &whole(""), &install).ended(0);
+    let text = fs::read_to_string(unit(&sim, PLUGIN)).unwrap();
+    assert_contains(&text, &format!("--kubelet \"{there}\" --metrics [::1]:0\n"));
+    assert_contains(&text, &format!(" \"-{there}\""));
+    // The plugin of the unit waits for that kubelet.
+    let plugins = sim.machine("opt/k0s 1/kubelet/device-plugins");
+    fs::create_dir_all(&plugins).unwrap();
+    wait_until("the plugin has its lock", || {
+        plugins.join("mig-mps.lock").exists()
+    });
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The program beside mig-mps: what a build without it does without, and its own words.
 
+use std::fs;
 use std::process::Command;
 
 use insta::assert_snapshot;
-use testkit::{Ran, Sim, repository};
+use testkit::{Ran, Sim, eventually, needs_root, repository, terminate, whole};
 
-use super::command;
+use super::{Plugin, command, shared};
 
 /// The crates that the plugin alone needs.
 const OF_PLUGIN: [&str; 5] = ["h2", "hyper", "prost", "tokio", "tonic"];
@@ -49,7 +50,8 @@ fn without_blanks(text: &str) -> String {
 fn its_help_says_what_it_is() {
     let sim = Sim::with("h200", 1);
     let help = Ran::of(command(&sim).arg("--help")).ended(0);
-    assert_snapshot!(without_blanks(&help.stdout), @"
+    let help = help.stdout.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    assert_snapshot!(without_blanks(&help), @"
     Offer devices of mig-mps to the kubelet of this node
 
     A pod asks for one share of a resource: mig-mps.io/1g.10gb, or the name that the profile gives to
@@ -67,6 +69,21 @@ fn its_help_says_what_it_is() {
           --list
               Print the resources and their devices, and exit
 
+          --metrics <ADDRESS>
+              Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:9400
+
+          --manifest <PROFILE>
+              Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl
+              apply -f -`, and exit
+
+          --image <NAME>
+              Image of these pods
+
+              [default: localhost/mig-mps:VERSION]
+
+          --node-selector <LABEL=VALUE>
+              Label of the nodes that get a pod; can be repeated
+
       -h, --help
               Print help (see a summary with '-h')
 
@@ -74,4 +91,64 @@ fn its_help_says_what_it_is() {
               Print version
     ");
     Ran::of(command(&sim).arg("--nothing")).ended(2);
+}
+
+const FEATURES: &str = "etc/kubernetes/node-feature-discovery/features.d";
+
+/// Waits until the file of labels has these lines, without their domain.
+#[track_caller]
+fn await_labels(sim: &Sim, expected: &str) {
+    eventually("the labels", || {
+        let found = fs::read_to_string(sim.machine(FEATURES).join("mig-mps")).unwrap_or_default();
+        let found = found.replace("mig-mps.io/", "");
+        if found == expected {
+            Ok(())
+        } else {
+            Err(found)
+        }
+    });
+}
+
+#[test]
+fn the_labels_of_the_node_follow_its_devices() {
+    needs_root!();
+    let sim = shared();
+    fs::create_dir_all(sim.machine("var/lib/kubelet/device-plugins")).unwrap();
+    fs::create_dir_all(sim.machine(FEATURES)).unwrap();
+    let plugin = Plugin::on(&sim);
+    await_labels(
+        &sim,
+        "profile=profile.toml\n1g.10gb.count=2\n1g.10gb.shares=4\n1g.10gb.memory-mib=9728\n\
+         trainer.count=1\ntrainer.shares=1\ntrainer.memory-mib=40192\n",
+    );
+    sim.run(&["set", "0.0", "share=3"]).ended(0);
+    sim.up(&format!("name = \"Night / 1\"\n{}", whole("")), &["--yes"])
+        .ended(0);
+    await_labels(
+        &sim,
+        "profile=Night---1\ngpu.count=1\ngpu.shares=1\ngpu.memory-mib=81920\n",
+    );
+    // NFD would take another file there for labels, too.
+    let names = fs::read_dir(sim.machine(FEATURES)).unwrap();
+    assert_eq!(names.count(), 1);
+    // A node without a plugin has no shares.
+    terminate(plugin.pid());
+    eventually("the labels are gone", || {
+        let file = sim.machine(FEATURES).join("mig-mps");
+        if file.exists() {
+            Err(plugin.said())
+        } else {
+            Ok(())
+        }
+    });
+}
+
+#[test]
+fn without_nfd_no_labels_are_written() {
+    needs_root!();
+    let sim = shared();
+    fs::create_dir_all(sim.machine("var/lib/kubelet/device-plugins")).unwrap();
+    let plugin = Plugin::on(&sim);
+    plugin.await_line("mig-mps.io/trainer: waits for the kubelet", 1);
+    assert!(!sim.machine("etc/kubernetes").exists());
 }

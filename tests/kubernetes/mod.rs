@@ -5,6 +5,8 @@ mod beside;
 mod container;
 mod health;
 mod kubelet;
+mod manifest;
+mod metrics;
 mod pods;
 mod registration;
 

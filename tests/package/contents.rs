@@ -279,6 +279,7 @@ fn files_and_modes() {
     check_many(&pages, &profiles);
     let top = format!("mig-mps-{VERSION}-{}-linux/", env::consts::ARCH);
     assert_snapshot!(tarball.replace(&top, ""), @"
+    -rw-r--r-- Containerfile
     -rw-r--r-- share/bash-completion/completions/mig-mps
     -rw-r--r-- share/doc/mig-mps/CHANGELOG.md
     -rw-r--r-- share/doc/mig-mps/LICENSE-APACHE
@@ -288,6 +289,7 @@ fn files_and_modes() {
     -rw-r--r-- share/zsh/site-functions/_mig-mps
     -rwxr-xr-x bin/mig-mps
     -rwxr-xr-x bin/mig-mps-device-plugin
+    -rwxr-xr-x install-on-host.sh
     -rwxr-xr-x install.sh
     -rwxr-xr-x next.sh
     ");

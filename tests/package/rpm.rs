@@ -153,3 +153,37 @@ fn removing_it_stops_no_daemon_and_says_so() {
     0.4  ready  N
     ");
 }
+
+/// The same by the package of Debian and by the tarball's script.
+#[test]
+fn a_host_of_a_pod_refuses_another_mig_mps() {
+    let test = "a_host_of_a_pod_refuses_another_mig_mps";
+    let Some(packages) = packages(test, &["systemctl"]) else {
+        return;
+    };
+    let script = format!(
+        "exec 2>&1
+        {LIBRARIES}
+        mkdir -p /etc/systemd/system
+        echo 'ExecStart=/opt/mig-mps/bin/mig-mps up /etc/mig-mps/profile.toml' >/etc/systemd/system/mig-mps.service
+        rpm --install $RPM || echo $?
+        dpkg --install $DEB | grep -v '^(\\|Selecting\\|Preparing\\|Unpacking' || true
+        tar -xzf $TARBALL -C /tmp; /tmp/mig-mps-*/install.sh || echo $?
+        ls /usr/bin/mig-mps /usr/local/bin/mig-mps 2>/dev/null || rm /etc/systemd/system/mig-mps.service
+        rpm --install $RPM && mig-mps --version"
+    );
+    let ran = in_copy(packages, &script).ended(0);
+    let said = ran.stdout.lines().filter(|line| {
+        line.contains("mig-mps: ") || line.contains(": a pod") || line.starts_with("hint")
+    });
+    let said: Vec<&str> = said.collect();
+    assert_snapshot!(said.join("\n"), @r#"
+    mig-mps: a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps. To install the package, delete
+    mig-mps: the DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
+    mig-mps: a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps. To install the package, delete
+    mig-mps: the DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
+    error: a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps
+    hint: delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
+    mig-mps: no NVIDIA driver is loaded: install one, then run "sudo mig-mps doctor"; "mig-mps check balanced" needs no GPU
+    "#);
+}

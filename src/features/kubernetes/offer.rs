@@ -14,8 +14,8 @@ pub const DOMAIN: &str = "mig-mps.io";
 /// The resource of whole GPUs that have no name of their own.
 const WHOLE_GPU_RESOURCE: &str = "gpu";
 
-/// The most characters of a resource's name after its domain.
-const MAX_RESOURCE_CHARS: usize = 63;
+/// The most characters of the name of a resource or label after its domain.
+pub const MAX_NAME_CHARS: usize = 63;
 
 /// Everything that pods can have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,6 +51,8 @@ pub struct OfferedDevice {
     pub ill: Option<String>,
     /// The NUMA node that its GPU is near.
     pub numa_node: Option<u32>,
+    /// Its memory; `None` if the driver does not tell it.
+    pub memory_mib: Option<u64>,
     /// The variables and mounts of a container, or the reason why they are not known.
     pub container: Result<ContainerDevice, String>,
 }
@@ -174,13 +176,13 @@ pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<Stri
         name.to_owned()
     };
     let ends = [word.chars().next(), word.chars().next_back()];
-    if word.len() > MAX_RESOURCE_CHARS
+    if word.len() > MAX_NAME_CHARS
         || !ends
             .iter()
             .all(|end| end.is_some_and(|c| c.is_ascii_alphanumeric()))
     {
         return Err(format!(
-            "\"{word}\" is no name of a resource: it has at most {MAX_RESOURCE_CHARS} characters, and begins and ends with a letter or digit"
+            "\"{word}\" is no name of a resource: it has at most {MAX_NAME_CHARS} characters, and begins and ends with a letter or digit"
         ));
     }
     Ok(format!("{DOMAIN}/{word}"))

@@ -1,17 +1,20 @@
 //! Keeps `pods.json` current: the pods that hold shares, as the kubelet lists them. A change of the node has to know of those
 //! that run nothing at the moment.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
+use super::metrics::KubeletFacts;
 use super::offer::{DOMAIN, ResourceOffers, device_of};
 use super::registration::{Kubelet, call_kubelet};
 use super::v1::pod_resources_lister_client::PodResourcesListerClient;
-use super::v1::{ListPodResourcesRequest, PodResources};
-use crate::host::Environment;
+use super::v1::{ContainerDevices, ListPodResourcesRequest, PodResources};
+use crate::host::{Environment, lock};
 use crate::render::note;
 use crate::state::RunDir;
 use crate::state::record::{PodShare, PodsFile};
@@ -30,11 +33,14 @@ pub async fn keep_pods(
     kubelet: Kubelet,
     environment: &'static Environment,
     offers: Receiver<ResourceOffers>,
+    facts: Arc<KubeletFacts>,
 ) {
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let mut said = None;
     loop {
-        let problem = match list_pods(&kubelet).await {
+        let pods = list_pods(&kubelet).await;
+        *lock(&facts.used_shares) = pods.as_deref().ok().map(used_shares);
+        let problem = match pods {
             Ok(pods) => write_pods_file(&run_dir, environment, &pods, &offers.borrow()).err(),
             Err(why) => Some(format!("the kubelet does not list them: {why}")),
         };
@@ -79,15 +85,7 @@ fn write_pods_file(
 fn pod_shares(pods: &[PodResources], offers: &ResourceOffers) -> Vec<PodShare> {
     let mut shares = Vec::new();
     for pod in pods {
-        let ours = pod
-            .containers
-            .iter()
-            .flat_map(|one| &one.devices)
-            .filter(|held| {
-                let domain = held.resource_name.split_once('/');
-                domain.is_some_and(|(domain, _)| domain == DOMAIN)
-            });
-        for share in ours.flat_map(|held| &held.device_ids) {
+        for share in held_devices(pod).flat_map(|held| &held.device_ids) {
             if let Some(device) = offers.device_named(device_of(share)) {
                 shares.push(PodShare {
                     pod: format!("{}/{}", pod.namespace, pod.name),
@@ -99,4 +97,29 @@ fn pod_shares(pods: &[PodResources], offers: &ResourceOffers) -> Vec<PodShare> {
     shares.sort();
     shares.dedup();
     shares
+}
+
+/// Returns the shares of our resources that a pod holds.
+fn held_devices(pod: &PodResources) -> impl Iterator<Item = &ContainerDevices> {
+    let held = pod.containers.iter().flat_map(|one| &one.devices);
+    held.filter(|held| {
+        let domain = held.resource_name.split_once('/');
+        domain.is_some_and(|(domain, _)| domain == DOMAIN)
+    })
+}
+
+/// Returns the number of shares of each resource that pods hold.
+fn used_shares(pods: &[PodResources]) -> BTreeMap<String, usize> {
+    let mut shares: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
+    for held in pods.iter().flat_map(held_devices) {
+        // The containers of a pod may have the same share one after the other.
+        shares
+            .entry(held.resource_name.clone())
+            .or_default()
+            .extend(&held.device_ids);
+    }
+    shares
+        .into_iter()
+        .map(|(resource, shares)| (resource, shares.len()))
+        .collect()
 }

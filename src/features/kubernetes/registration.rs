@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
@@ -17,6 +18,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Response, Status};
 
+use super::metrics::KubeletFacts;
 use super::offer::ResourceOffers;
 use super::plugin::{OPTIONS, Plugin, Streams};
 use super::v1beta1::RegisterRequest;
@@ -143,7 +145,9 @@ pub async fn keep_registered(
     kubelet: Kubelet,
     endpoint: String,
     offers: Receiver<ResourceOffers>,
+    facts: Arc<KubeletFacts>,
 ) {
+    facts.note_registration(&resource, false);
     let mut socket: Option<Socket> = None;
     let mut pause = FIRST_PAUSE;
     let mut said = String::new();
@@ -182,7 +186,9 @@ pub async fn keep_registered(
             continue;
         }
         say("registered".to_owned());
+        facts.note_registration(&resource, true);
         let ended = wait_until_lost(serving, before, &kubelet, mark).await;
+        facts.note_registration(&resource, false);
         say(ended.to_owned());
         if begun.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use super::offer::{OfferedDevice, ResourceOffers, resource_for};
@@ -36,28 +37,44 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const HARDWARE_PERIOD: Duration = Duration::from_secs(30);
 const HARDWARE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The UUIDs of devices that no program can use, as the driver sees it, each with the reason; or the reason why it says
-/// nothing.
-type Hardware = Result<BTreeMap<String, String>, String>;
+/// The facts about a device that the driver tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct DriverFacts {
+    /// The reason why no program can use it.
+    ill: Option<String>,
+    memory_mib: Option<u64>,
+}
+
+/// The devices by UUID, as the driver sees them; or the reason why it says nothing.
+type Hardware = Result<BTreeMap<String, DriverFacts>, String>;
 
 /// Asks the driver. It may never answer.
 fn read_hardware(environment: &Environment) -> Hardware {
-    let detail = Detail {
-        all_instances: false,
-        ..Detail::GEOMETRY
-    };
-    let node = observe(environment, detail).map_err(|error| error.to_string())?;
-    let ill = node.devices.iter().filter_map(|device| {
+    let node = observe(environment, Detail::GEOMETRY).map_err(|error| error.to_string())?;
+    let seen = node.devices.iter().filter_map(|device| {
         let served = device.served.as_ref()?;
-        let why = match &device.presence {
-            Presence::There => return None,
-            Presence::MadeAgain => "the device was made again".to_owned(),
-            Presence::Gone => "the device does not exist".to_owned(),
-            Presence::Unseen(unseen) => unseen.reason(),
+        let ill = match &device.presence {
+            Presence::There => None,
+            Presence::MadeAgain => Some("the device was made again".to_owned()),
+            Presence::Gone => Some("the device does not exist".to_owned()),
+            Presence::Unseen(unseen) => Some(unseen.reason()),
         };
-        Some((served.record.uuid.clone(), why))
+        let facts = DriverFacts {
+            ill,
+            memory_mib: memory_mib(&node, device),
+        };
+        Some((served.record.uuid.clone(), facts))
     });
-    Ok(ill.collect())
+    Ok(seen.collect())
+}
+
+fn memory_mib(node: &Node, device: &Device) -> Option<u64> {
+    if let Some(part) = &device.part {
+        return Some(part.memory_mib);
+    }
+    let gpu = node.gpu_with_uuid(&device.key.gpu)?;
+    let is_whole = device.key.instance.is_none();
+    Some(gpu.memory.filter(|_| is_whole)?.total >> 20)
 }
 
 /// Asks the driver in another process, within a limit. The kernel may not end a process that hangs in the driver: `stuck`
@@ -162,16 +179,14 @@ impl<'a> OfferWatcher<'a> {
                 self.known.insert(record.uuid.clone(), known);
             }
             let known = &self.known[&record.uuid];
-            let by_driver = match &hardware {
-                Ok(ill) => ill.get(&record.uuid).cloned(),
-                Err(why) => Some(format!("the driver does not answer: {why}")),
-            };
+            let by_driver = self.driver_facts(&hardware, &record.uuid);
             offers.devices.push(OfferedDevice {
                 name: record.name.clone(),
                 uuid: record.uuid.clone(),
                 resource,
                 shares: served.share_count().unwrap_or(1),
-                ill: by_driver.or_else(|| self.daemon_problem(&node, device)),
+                ill: by_driver.ill.or_else(|| self.daemon_problem(&node, device)),
+                memory_mib: by_driver.memory_mib,
                 numa_node: known.numa_node,
                 container: known.container.clone(),
             });
@@ -180,6 +195,21 @@ impl<'a> OfferWatcher<'a> {
             .retain(|uuid, _| records.iter().any(|record| record.uuid == *uuid));
         self.offers = offers;
         Ok(())
+    }
+
+    /// Returns the facts that the driver tells about a device. Its memory stays as it was while the driver does not answer.
+    fn driver_facts(&self, hardware: &Hardware, uuid: &str) -> DriverFacts {
+        match hardware {
+            Ok(seen) => seen.get(uuid).cloned().unwrap_or_default(),
+            Err(why) => {
+                let mut before = self.offers.devices.iter();
+                let before = before.find(|offered| offered.uuid == uuid);
+                DriverFacts {
+                    ill: Some(format!("the driver does not answer: {why}")),
+                    memory_mib: before.and_then(|offered| offered.memory_mib),
+                }
+            }
+        }
     }
 
     /// Says which pods have to wait for others: a line for each resource. One share has no second user.

@@ -1,15 +1,17 @@
 //! `mig-mps systemd`
 
+mod pod;
 mod units;
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use crate::commands::Context;
-use crate::commands::args::ProfileSource;
+use crate::commands::args::{ProfileSource, socket_address};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
     ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
@@ -23,9 +25,10 @@ use crate::host::{
 use crate::profile::Profile;
 use crate::render::{note, print};
 
+use pod::{check_not_owned_by_pod, install_from_pod};
 use units::{
-    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK,
-    unit_files, units_to_start,
+    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, Plugin, SERVICE, UnitFile, UnitFiles,
+    WRITTEN_MARK, unit_files, units_to_start,
 };
 
 /// The programs of a package, and the directory of Debian's node exporter.
@@ -60,6 +63,15 @@ pub struct SystemdArgs {
     /// Also offer devices to the kubelet, by mig-mps-device-plugin beside this program
     #[arg(long, conflicts_with = "uninstall")]
     kubernetes: bool,
+    /// Directory of the kubelet, if it is not /var/lib/kubelet
+    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
+    kubelet: Option<PathBuf>,
+    /// Address at which the device plugin serves metrics over HTTP, such as 127.0.0.1:9400
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "kubernetes")]
+    plugin_metrics: Option<SocketAddr>,
+    /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
+    #[arg(long, hide = true, requires_all = ["profile", "kubernetes"], conflicts_with_all = ["install", "metrics", "uninstall"])]
+    pod: bool,
     /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
     #[arg(long, conflicts_with = "install")]
     uninstall: bool,
@@ -87,15 +99,8 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
     let plugin = program.with_file_name(PLUGIN_PROGRAM);
-    if args.kubernetes && !plugin.exists() {
-        let hint = if program == Path::new(PACKAGED_PROGRAM) {
-            "install the package mig-mps-device-plugin of the same version"
-        } else {
-            "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps"
-        };
-        return Err(
-            command_error(format_args!("{} does not exist", plugin.display())).with_hint(hint),
-        );
+    if args.kubernetes {
+        check_plugin_exists(&program, &plugin)?;
     }
     let carried = service_environment(environment);
     let paths = Paths {
@@ -103,15 +108,15 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         program: &program,
         profile: &files.profile().path(),
         metrics: args.metrics.as_deref(),
-        plugin: args.kubernetes.then_some(plugin.as_path()),
+        plugin: args.kubernetes.then_some(Plugin {
+            program: &plugin,
+            kubelet: args.kubelet.as_deref(),
+            metrics: args.plugin_metrics,
+        }),
     };
     let units = unit_files(WRITTEN_MARK, paths);
-    if !args.install && !args.uninstall {
-        let texts = units.iter().flatten().map(|unit| {
-            let path = files.unit(unit.name).path();
-            format!("# {}\n{}", path.display(), unit.text)
-        });
-        print(&texts.collect::<Vec<_>>().join("\n"))?;
+    if !args.install && !args.uninstall && !args.pod {
+        print_units(&units, &files)?;
         return Ok(ExitStatus::Done);
     }
     if !environment.is_root() {
@@ -123,21 +128,48 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     if let Some(profile) = &profile {
         check_program(&program)?;
-        paths.plugin.map_or(Ok(()), check_program)?;
+        paths
+            .plugin
+            .map_or(Ok(()), |plugin| check_program(plugin.program))?;
         check_called_programs(environment, &carried)?;
-        install_units(&units, &files, profile, args.enable, environment)?;
-        if let Some(directory) = args
-            .metrics
-            .as_ref()
-            .filter(|directory| !directory.is_dir())
-        {
-            let directory = directory.display();
-            note(&format!(
-                "There is no directory {directory}, so no metrics are written: mkdir -p {directory}"
-            ));
+        if args.pod {
+            install_from_pod(args, profile, environment)?;
+            return Ok(ExitStatus::Done);
         }
+        check_not_owned_by_pod(&files, &program)?;
+        install_units(&units, &files, profile, args.enable, environment)?;
+        note_missing_directory(args.metrics.as_deref());
     }
     Ok(ExitStatus::Done)
+}
+
+fn check_plugin_exists(program: &Path, plugin: &Path) -> Result<()> {
+    if plugin.exists() {
+        return Ok(());
+    }
+    let hint = if program == Path::new(PACKAGED_PROGRAM) {
+        "install the package mig-mps-device-plugin of the same version"
+    } else {
+        "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps"
+    };
+    Err(command_error(format_args!("{} does not exist", plugin.display())).with_hint(hint))
+}
+
+fn print_units(units: &[Vec<UnitFile>], files: &UnitFiles<'_>) -> Result<()> {
+    let texts = units.iter().flatten().map(|unit| {
+        let path = files.unit(unit.name).path();
+        format!("# {}\n{}", path.display(), unit.text)
+    });
+    Ok(print(&texts.collect::<Vec<_>>().join("\n"))?)
+}
+
+fn note_missing_directory(metrics: Option<&Path>) {
+    if let Some(directory) = metrics.filter(|directory| !directory.is_dir()) {
+        let directory = directory.display();
+        note(&format!(
+            "There is no directory {directory}, so no metrics are written: mkdir -p {directory}"
+        ));
+    }
 }
 
 /// Loads the profile of the command line, or the one that a boot applies already; `None` if the command needs none.
@@ -228,7 +260,11 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
         program: Path::new(PACKAGED_PROGRAM),
         profile: &files.profile().path(),
         metrics: Some(Path::new(PACKAGED_METRICS)),
-        plugin: Some(Path::new(PACKAGED_PLUGIN)),
+        plugin: Some(Plugin {
+            program: Path::new(PACKAGED_PLUGIN),
+            kubelet: None,
+            metrics: None,
+        }),
     };
     let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED_MARK, paths)
         .into_iter()

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::pod::PROFILE_MARK;
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, FileError, FileResult, Host, OwnFile};
@@ -119,10 +121,32 @@ pub struct Paths<'a> {
     pub profile: &'a Path,
     /// The directory that metrics are written to; `None` for no metrics.
     pub metrics: Option<&'a Path>,
-    /// The program of the device plugin; `None` for none.
-    pub plugin: Option<&'a Path>,
+    pub plugin: Option<Plugin<'a>>,
     /// The environment of every service.
     pub environment: &'a [(&'static str, OsString)],
+}
+
+/// The device plugin as its unit starts it.
+#[derive(Clone, Copy)]
+pub struct Plugin<'a> {
+    pub program: &'a Path,
+    /// The directory of the kubelet, if it is not the usual one.
+    pub kubelet: Option<&'a Path>,
+    /// The address at which it serves metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Plugin<'_> {
+    fn command_line(&self) -> String {
+        let mut command = quote_path(self.program);
+        if let Some(kubelet) = self.kubelet {
+            let _ = write!(command, " --kubelet {}", quote_path(kubelet));
+        }
+        if let Some(address) = self.metrics {
+            let _ = write!(command, " --metrics {address}");
+        }
+        command
+    }
 }
 
 impl Paths<'_> {
@@ -182,7 +206,7 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
         );
     }
     if let Some(plugin) = paths.plugin {
-        groups.push(vec![(PLUGIN, plugin_service(plugin, &paths))]);
+        groups.push(vec![(PLUGIN, plugin_service(&plugin, &paths))]);
     }
     groups
         .into_iter()
@@ -318,8 +342,8 @@ const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-serve
 /// command line, are final.
 ///
 /// Its sandbox begins before the kubelet makes its directory, and the profile the run directory: the directories above are
-/// writable. Also those of a kubelet in a snap, for `--kubelet`.
-fn plugin_service(program: &Path, paths: &Paths<'_>) -> String {
+/// writable. If the kubelet of `--kubelet` makes its directory later, the plugin fails there, and systemd starts it again.
+fn plugin_service(plugin: &Plugin<'_>, paths: &Paths<'_>) -> String {
     let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
     format!(
         "\
@@ -331,7 +355,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-{environment}ExecStart={program}
+{environment}ExecStart={command}
 Restart=always
 RestartSec=5s
 RestartPreventExitStatus={last}
@@ -341,8 +365,8 @@ LimitNOFILE=524288
 WantedBy=multi-user.target
 ",
         environment = paths.environment_lines(),
-        sandbox = sandbox_lines(&plugin_writes(paths)),
-        program = quote_path(program),
+        sandbox = sandbox_lines(&plugin_writes(plugin, paths)),
+        command = plugin.command_line(),
         last = last.join(" "),
     )
 }
@@ -358,8 +382,16 @@ fn sandbox_lines(writes: &[&Path]) -> String {
     format!("{SANDBOX}ReadWritePaths={}\n", writes.join(" "))
 }
 
-fn plugin_writes<'a>(paths: &'a Paths<'_>) -> Vec<&'a Path> {
-    let mut directories: Vec<&Path> = ["/run", "/var/lib", "/var/snap"].map(Path::new).to_vec();
+fn plugin_writes<'a>(plugin: &Plugin<'a>, paths: &'a Paths<'_>) -> Vec<&'a Path> {
+    // Labels are written for Node Feature Discovery.
+    let usual = [
+        "/run",
+        "/var/lib",
+        "/var/snap",
+        "/etc/kubernetes/node-feature-discovery",
+    ];
+    let mut directories: Vec<&Path> = usual.map(Path::new).to_vec();
+    directories.extend(plugin.kubelet);
     let own = paths
         .environment
         .iter()
@@ -426,6 +458,15 @@ impl UnitFiles<'_> {
         (is_same && !self.unit(unit.name).path().exists()).then_some(path)
     }
 
+    /// Returns the program that the installed service of the boot runs; `None` if there is no such unit.
+    pub fn installed_program(&self) -> Option<PathBuf> {
+        let text = fs::read_to_string(self.unit(SERVICE).path()).ok()?;
+        let mut lines = text.lines();
+        let command = lines.find_map(|line| line.strip_prefix("ExecStart="))?;
+        let (program, _) = command.split_once(" up ")?;
+        Some(PathBuf::from(program.trim_matches('"')))
+    }
+
     /// Returns the profile that is applied at boot.
     pub fn profile(&self) -> OwnFile {
         self.0.boot_profile()
@@ -448,13 +489,13 @@ impl UnitFiles<'_> {
         self.profile().write(text)
     }
 
-    /// Removes the profile if it is this one, and the directory if that is then empty; returns true if it did, false if
+    /// Removes the profile if it is this one or a pod's, and the directory if that is then empty; returns true if it did, false if
     /// another profile stays, and `None` if there is none.
     pub fn remove_profile(&self, text: Option<&str>) -> FileResult<Option<bool>> {
         let Some(before) = self.profile().read()? else {
             return Ok(None);
         };
-        if text != Some(before.as_str()) {
+        if text != Some(before.as_str()) && !before.starts_with(PROFILE_MARK) {
             return Ok(Some(false));
         }
         self.profile().remove()?;

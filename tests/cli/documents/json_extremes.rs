@@ -167,8 +167,8 @@ fn documents_with_large_numbers_and_odd_names_keep_to_their_schemas() {
         &name,
     ];
     let group = ["--cgroup", "/odd \u{202e}/job", "--json"];
-    let begun = sim.run(&[&begin[..], &group].concat());
-    checked.check(&begun, if begun.status == 0 { "job" } else { "error" });
+    let job = sim.run(&[&begin[..], &group].concat());
+    checked.check(&job, if job.status == 0 { "job" } else { "error" });
     checked.all(&sim, &name, &by_name);
     checked.check(
         &sim.run(&["check", odd, "--gpu", "h200:1024", "--json"]),
@@ -185,7 +185,7 @@ fn documents_with_large_numbers_and_odd_names_keep_to_their_schemas() {
     let missed: Vec<&&str> = DOCUMENTS
         .iter()
         .filter(|document| !checked.0.contains(**document))
-        .filter(|document| **document != "job" || begun.status == 0)
+        .filter(|document| **document != "job" || job.status == 0)
         .collect();
     assert!(missed.is_empty(), "{missed:?}");
 }

@@ -1,0 +1,17 @@
+#!/bin/sh
+# What the pod of mig-mps runs: puts programs and profile on its host, in /opt/mig-mps/new, and has the host's systemd do the
+# rest. The image has a static busybox and no other shell; the programs need the glibc of the host.
+#
+# usage: install-on-host.sh [--kubelet DIR] [--plugin-metrics ADDRESS]
+#
+# /host is /opt/mig-mps of the host, /profile the ConfigMap. With hostPID, the first process is the host's.
+set -eu
+umask 022
+bb=/bin/busybox
+
+$bb rm -rf /host/new
+$bb mkdir -p /host/new
+$bb cp /mig-mps/mig-mps /mig-mps/mig-mps-device-plugin /profile/profile.toml /host/new/
+# Not left behind: the programs that are not installed.
+trap '$bb rm -rf /host/new' EXIT
+$bb nsenter -t 1 -m -- /opt/mig-mps/new/mig-mps systemd /opt/mig-mps/new/profile.toml --pod --kubernetes "$@"
