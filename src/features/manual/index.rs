@@ -52,7 +52,7 @@ const INDEX: &[(&[&str], &[Place])] = &[
                 "set --help",
                 "changes share, memory and threads of a device",
             ),
-            at("help kubernetes", "A pod"),
+            at("help kubernetes", "Quotas"),
         ],
     ),
     (
@@ -110,7 +110,7 @@ const INDEX: &[(&[&str], &[Place])] = &[
             "dra",
         ],
         &[
-            at("help kubernetes", "Beside NVIDIA's plugins"),
+            at("help kubernetes", "Beside NVIDIA's tools"),
             at("help mig-parted", "Beside NVIDIA's tools"),
         ],
     ),
