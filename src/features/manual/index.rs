@@ -2,25 +2,25 @@
 
 /// A place in the manual, or a command that helps.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct IndexEntry {
     /// The command line without `mig-mps`.
     ours: &'static str,
     /// The title of a section, or what the command shows.
     pub(super) what: &'static str,
 }
 
-impl Place {
+impl IndexEntry {
     pub(super) fn command(&self) -> String {
         format!("mig-mps {}", self.ours)
     }
 }
 
-const fn at(ours: &'static str, what: &'static str) -> Place {
-    Place { ours, what }
+const fn at(ours: &'static str, what: &'static str) -> IndexEntry {
+    IndexEntry { ours, what }
 }
 
 /// Words in small letters, with blanks in the place of dashes, and their places.
-const INDEX: &[(&[&str], &[Place])] = &[
+const INDEX: &[(&[&str], &[IndexEntry])] = &[
     (
         &[
             "oom",
@@ -138,7 +138,7 @@ const INDEX: &[(&[&str], &[Place])] = &[
 ];
 
 /// Returns the places that the index has for a word; none if it does not have the word.
-pub(super) fn places_of(word: &str) -> &'static [Place] {
+pub(super) fn places_of(word: &str) -> &'static [IndexEntry] {
     let word = word.trim().to_lowercase().replace(['-', '_'], " ");
     let entry = INDEX
         .iter()

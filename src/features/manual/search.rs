@@ -6,7 +6,7 @@ use clap::Command;
 use console::strip_ansi_codes;
 use regex::{Regex, RegexBuilder};
 
-use super::index::{Place, places_of};
+use super::index::{IndexEntry, places_of};
 use super::text::render_markdown;
 use super::{TOPICS, reading_width, subject_of};
 use crate::error::{CommandError, Result, command_error};
@@ -89,7 +89,8 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
     let ours = command_for(&word.to_lowercase());
     let places = places_of(word);
     let searched = Searched::collect_all(program);
-    let is_searched = |place: &&Place| searched.iter().any(|one| one.command == place.command());
+    let is_searched =
+        |place: &&IndexEntry| searched.iter().any(|one| one.command == place.command());
     let elsewhere = places.iter().filter(|place| !is_searched(place));
     let position = |command: &str| places.iter().position(|place| place.command() == command);
     let mut found: Vec<((u8, usize), String)> = elsewhere

@@ -27,7 +27,7 @@ use crate::render::{note, print};
 
 use pod::{check_not_owned_by_pod, install_from_pod};
 use units::{
-    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, Plugin, SERVICE, UnitFile, UnitFiles,
+    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, PluginUnit, SERVICE, UnitFile, UnitFiles,
     WRITTEN_MARK, unit_files, units_to_start,
 };
 
@@ -108,7 +108,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         program: &program,
         profile: &files.profile().path(),
         metrics: args.metrics.as_deref(),
-        plugin: args.kubernetes.then_some(Plugin {
+        plugin: args.kubernetes.then_some(PluginUnit {
             program: &plugin,
             kubelet: args.kubelet.as_deref(),
             metrics: args.plugin_metrics,
@@ -260,7 +260,7 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
         program: Path::new(PACKAGED_PROGRAM),
         profile: &files.profile().path(),
         metrics: Some(Path::new(PACKAGED_METRICS)),
-        plugin: Some(Plugin {
+        plugin: Some(PluginUnit {
             program: Path::new(PACKAGED_PLUGIN),
             kubelet: None,
             metrics: None,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::units::{
     PLUGIN, PLUGIN_PROGRAM, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK, unit_files, units_to_start,
 };
-use super::{Paths, Plugin, SystemdArgs, note_written, service_environment};
+use super::{Paths, PluginUnit, SystemdArgs, note_written, service_environment};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
@@ -217,7 +217,7 @@ impl Installation<'_> {
             program: &program,
             profile: &self.files.profile().path(),
             metrics: None,
-            plugin: Some(Plugin {
+            plugin: Some(PluginUnit {
                 program: &plugin,
                 kubelet: args.kubelet.as_deref(),
                 metrics: args.plugin_metrics,

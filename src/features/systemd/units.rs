@@ -121,14 +121,14 @@ pub struct Paths<'a> {
     pub profile: &'a Path,
     /// The directory that metrics are written to; `None` for no metrics.
     pub metrics: Option<&'a Path>,
-    pub plugin: Option<Plugin<'a>>,
+    pub plugin: Option<PluginUnit<'a>>,
     /// The environment of every service.
     pub environment: &'a [(&'static str, OsString)],
 }
 
 /// The device plugin as its unit starts it.
 #[derive(Clone, Copy)]
-pub struct Plugin<'a> {
+pub struct PluginUnit<'a> {
     pub program: &'a Path,
     /// The directory of the kubelet, if it is not the usual one.
     pub kubelet: Option<&'a Path>,
@@ -136,7 +136,7 @@ pub struct Plugin<'a> {
     pub metrics: Option<SocketAddr>,
 }
 
-impl Plugin<'_> {
+impl PluginUnit<'_> {
     fn command_line(&self) -> String {
         let mut command = quote_path(self.program);
         if let Some(kubelet) = self.kubelet {
@@ -343,7 +343,7 @@ const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-serve
 ///
 /// Its sandbox begins before the kubelet makes its directory, and the profile the run directory: the directories above are
 /// writable. If the kubelet of `--kubelet` makes its directory later, the plugin fails there, and systemd starts it again.
-fn plugin_service(plugin: &Plugin<'_>, paths: &Paths<'_>) -> String {
+fn plugin_service(plugin: &PluginUnit<'_>, paths: &Paths<'_>) -> String {
     let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
     format!(
         "\
@@ -382,7 +382,7 @@ fn sandbox_lines(writes: &[&Path]) -> String {
     format!("{SANDBOX}ReadWritePaths={}\n", writes.join(" "))
 }
 
-fn plugin_writes<'a>(plugin: &Plugin<'a>, paths: &'a Paths<'_>) -> Vec<&'a Path> {
+fn plugin_writes<'a>(plugin: &PluginUnit<'a>, paths: &'a Paths<'_>) -> Vec<&'a Path> {
     // Labels are written for Node Feature Discovery.
     let usual = [
         "/run",
