@@ -50,7 +50,7 @@ if $is_removal; then
     exit 0
 fi
 
-if grep -Eqs '^ExecStart="?/opt/mig-mps/bin/mig-mps' /etc/systemd/system/mig-mps.service; then
+if grep -qs '^# Written by the pod of mig-mps on this node' /etc/mig-mps/profile.toml; then
     fail "a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps" \
         "delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall"
 fi

@@ -237,6 +237,17 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     if let Some(command) = commands_for_clients(&node, &names, is_pid) {
         return usage_error(what).with_hint(format!("pid {word} is a client: {command}"));
     }
+    let outside = node.devices.iter().find(|device| {
+        let mut programs = device.outside_mps.iter();
+        programs.any(|program| program.pid.to_string() == word)
+    });
+    if let Some(device) = outside {
+        let name = &device.name;
+        return usage_error(format!(
+            "pid {word} computes on {name} outside MPS, so it is no client"
+        ))
+        .with_hint(format!("end the process itself: kill {word}"));
+    }
     let is_meant = |client: &Client| has_user_or_program(client, word);
     if let Some(commands) = commands_for_clients(&node, &names, is_meant) {
         return usage_error(what).with_hint(format!("for the clients of {word}: {commands}"));

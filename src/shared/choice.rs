@@ -314,6 +314,7 @@ impl Failure for NoRank {
                 "the launcher sets it: start the program with mpirun, srun or torchrun"
             }
             Self::NoSize => "use --map cycle",
+            Self::NoDevice { all: 0, .. } => return Some(no_daemon_hint()),
             Self::NoDevice { .. } => "mig-mps status shows the devices and the users they serve",
         };
         Some(hint.to_owned())

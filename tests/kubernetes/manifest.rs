@@ -312,7 +312,7 @@ impl Host {
             self.script,
             "unshare --mount sh -euc 'mount --bind {image} /mnt\n{mounts}\
              mkdir -p /mnt/proc; mount --rbind /proc /mnt/proc; exec chroot /mnt {words}' \
-             >pod.log 2>&1 && status=0 || status=$?; echo \"pod: $status\"",
+             >pod.log 2>&1 && status=0 || status=$?; echo \"pod: $status\"; cat pod.log >>pods.log",
             image = image.display()
         );
     }
@@ -333,6 +333,11 @@ impl Host {
             self.script
         ));
         let ran = Ran::of(shell.env_clear().envs(self.sim.node.env())).ended(0);
+        // Shown if the test fails.
+        eprintln!(
+            "{}",
+            fs::read_to_string(self.path("pods.log")).unwrap_or_default()
+        );
         let root = self.sim.node.dir().join("root");
         format!("{}{}", ran.stdout, ran.stderr)
             .replace(root.to_str().unwrap(), "")
@@ -356,7 +361,7 @@ fn a_pod_installs_mig_mps_on_its_host() {
     host.then(LAST_WORDS);
     host.then("mig-mps status --columns name,profile,state");
     host.then("systemctl is-active mig-mps mig-mps-heal.timer mig-mps-device-plugin");
-    host.then("head -n 1 $MIG_MPS_ROOT/etc/mig-mps/profile.toml; ls /opt/mig-mps");
+    host.then("tail -n 1 $MIG_MPS_ROOT/etc/mig-mps/profile.toml; ls /opt/mig-mps");
     // The daemons are in scopes of systemd, and so outlive the pod.
     host.then("cat $MIG_MPS_ROOT/proc/*/cgroup | grep -c mig-mps.slice");
     // A pod that starts again changes nothing.
@@ -435,16 +440,15 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     assert_snapshot!(host.run(), @"
     pod: 0
     pod: 4
-    error: /opt/mig-mps/profile.toml:7:10: this does not fit on a GPU it selects
+    error: /opt/mig-mps/profile.toml:6:10: this does not fit on a GPU it selects
     hint: 2 × 1g.10gb, or 7g.80gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
     error: the profile was not applied, and nothing was installed
-    hint: the lines above have the reason; the kubelet tries again
+    hint: see the lines above: the kubelet starts this pod again
     unchanged
     pod: 4
     error: 1 client is still running:
-    hint: wait for them with --drain DURATION, or end them with --force
     error: the profile was not applied, and nothing was installed
-    hint: the lines above have the reason; the kubelet tries again
+    hint: end what the lines above name: the kubelet starts this pod again
     unchanged
     pod: 0
     wrote /opt/mig-mps/bin/mig-mps-device-plugin
@@ -491,7 +495,7 @@ fn a_host_has_one_mig_mps() {
     error: units on this host run /opt/hand/mig-mps
     hint: /opt/hand/mig-mps systemd --uninstall removes them; or delete this pod's DaemonSet
     pod: 4
-    error: no pod has written /etc/mig-mps/profile.toml, and it is not replaced
+    error: /etc/mig-mps/profile.toml is not from a pod
     hint: move /etc/mig-mps/profile.toml away, or delete this pod's DaemonSet
     multi-user.target.wants
     timers.target.wants
@@ -504,6 +508,117 @@ fn a_host_has_one_mig_mps() {
     removed /etc/systemd/system/mig-mps-heal.timer
     removed /etc/systemd/system/mig-mps-device-plugin.service
     removed /etc/mig-mps/profile.toml
+    ");
+}
+
+/// A host of a pod that has another profile in force than the one that is installed, and another plugin running.
+#[test]
+fn what_an_ended_pod_has_left_undone_is_done_by_the_next() {
+    let test = "what_an_ended_pod_has_left_undone_is_done_by_the_next";
+    let Some(mut host) = Host::of(test) else {
+        return;
+    };
+    make_new_version(&host);
+    host.pod("image", SHARED);
+    let devices = "mig-mps status --columns name,profile,state | tail -n +2";
+    // The change of a pod goes on after its end, and its profile is taken back.
+    fs::write(host.path("other.toml"), SHARED.replace("\"3g\"", "\"2g\"")).unwrap();
+    host.then("cp other.toml /opt/mig-mps/profile.toml; mig-mps up /opt/mig-mps/profile.toml --yes --quiet");
+    host.pod("image", SHARED);
+    host.then(devices);
+    host.then("mig-mps down --quiet");
+    host.pod("image", SHARED);
+    host.then(devices);
+    // The plugin was not restarted.
+    host.then("simnode fault $(dirname $MIG_MPS_ROOT) --on 'systemctl restart' --fail 1");
+    host.pod("new", SHARED);
+    host.then("simnode fault $(dirname $MIG_MPS_ROOT) --clear");
+    host.pod("new", SHARED);
+    host.then("cmp /proc/$(systemctl show --property=MainPID mig-mps-device-plugin | cut -d = -f 2)/exe new/mig-mps/mig-mps-device-plugin && ls /opt/mig-mps /opt/mig-mps/bin");
+    assert_snapshot!(host.run(), @"
+    pod: 0
+    pod: 0
+    0.0        1g.10gb  ready
+    0.1        1g.10gb  ready
+    trainer-0  3g.40gb  ready
+    pod: 0
+    0.0        1g.10gb  ready
+    0.1        1g.10gb  ready
+    trainer-0  3g.40gb  ready
+    pod: 1
+    pod: 0
+    /opt/mig-mps:
+    bin
+    profile.toml
+
+    /opt/mig-mps/bin:
+    mig-mps
+    mig-mps-device-plugin
+    ");
+}
+
+#[test]
+fn a_host_of_others_is_left_as_it_is() {
+    let Some(mut host) = Host::of("a_host_of_others_is_left_as_it_is") else {
+        return;
+    };
+    let unchanged =
+        format!("{LAST_WORDS}; ({STATE}) 2>/dev/null | diff before - && echo unchanged");
+    // Units of others.
+    host.then("units=$MIG_MPS_ROOT/etc/systemd/system; mkdir -p $units");
+    for unit in ["mig-mps.service", "mig-mps-device-plugin.service"] {
+        host.then(&format!("printf '[Service]\\nExecStart=/usr/local/sbin/wrapper\\n' >$units/{unit}; ({STATE}) >before 2>/dev/null || true"));
+        host.pod("image", SHARED);
+        host.then(&format!("{unchanged}; rm $units/{unit}"));
+    }
+    // Devices that somebody has made.
+    host.then(&format!("mkdir /opt/hand; cp context/bin/* /opt/hand; /opt/hand/mig-mps up all-small --yes --quiet; ({STATE}) >before 2>/dev/null || true"));
+    host.pod("image", SHARED);
+    host.then(&format!("{unchanged}; /opt/hand/mig-mps down --quiet"));
+    // Devices of idle pods, of which nothing is known while the plugin does not report them.
+    host.pod("image", SHARED);
+    host.then(&format!("systemctl stop mig-mps-device-plugin; echo '{{\"boot-id\": \"-\", \"at\": \"2026-01-01T00:00:00Z\", \"pods\": []}}' >$MIG_MPS_RUN_DIR/pods.json; ({STATE}) >before"));
+    host.pod("image", &SHARED.replace("count = 2", "count = 1"));
+    host.then(&unchanged);
+    assert_snapshot!(host.run(), @"
+    pod: 4
+    error: /etc/systemd/system/mig-mps.service: mig-mps did not write it, and leaves it as it is
+    hint: disable and remove /etc/systemd/system/mig-mps.service, or delete this pod's DaemonSet
+    unchanged
+    pod: 4
+    error: /etc/systemd/system/mig-mps-device-plugin.service: mig-mps did not write it, and leaves it as it is
+    hint: disable and remove /etc/systemd/system/mig-mps-device-plugin.service, or delete this pod's DaemonSet
+    unchanged
+    pod: 4
+    error: this host has devices of the profile all-small, which root applied
+    hint: stop them with mig-mps down, or delete this pod's DaemonSet
+    unchanged
+    pod: 0
+    pod: 4
+    error: the device plugin does not report which pods hold shares of this host's devices
+    hint: journalctl -u mig-mps-device-plugin, on this host, shows why
+    unchanged
+    ");
+}
+
+#[test]
+fn two_pods_do_not_install_at_once() {
+    let Some(mut host) = Host::of("two_pods_do_not_install_at_once") else {
+        return;
+    };
+    host.then("mkdir -p /opt/mig-mps; exec 9</opt/mig-mps; flock 9");
+    host.pod("image", SHARED);
+    host.then(LAST_WORDS);
+    host.then("exec 9<&-; mkdir /opt/mig-mps/new-4000000");
+    host.pod("image", SHARED);
+    host.then("ls /opt/mig-mps");
+    assert_snapshot!(host.run(), @"
+    pod: 4
+    error: another pod is installing mig-mps on this host
+    hint: wait until that pod has ended
+    pod: 0
+    bin
+    profile.toml
     ");
 }
 

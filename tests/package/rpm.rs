@@ -164,12 +164,12 @@ fn a_host_of_a_pod_refuses_another_mig_mps() {
     let script = format!(
         "exec 2>&1
         {LIBRARIES}
-        mkdir -p /etc/systemd/system
-        echo 'ExecStart=/opt/mig-mps/bin/mig-mps up /etc/mig-mps/profile.toml' >/etc/systemd/system/mig-mps.service
+        mkdir -p /etc/mig-mps
+        echo \"# Written by the pod of mig-mps on this node, which replaces it: change the pod's profile.\" >/etc/mig-mps/profile.toml
         rpm --install $RPM || echo $?
         dpkg --install $DEB | grep -v '^(\\|Selecting\\|Preparing\\|Unpacking' || true
         tar -xzf $TARBALL -C /tmp; /tmp/mig-mps-*/install.sh || echo $?
-        ls /usr/bin/mig-mps /usr/local/bin/mig-mps 2>/dev/null || rm /etc/systemd/system/mig-mps.service
+        ls /usr/bin/mig-mps /usr/local/bin/mig-mps 2>/dev/null || rm /etc/mig-mps/profile.toml
         rpm --install $RPM && mig-mps --version"
     );
     let ran = in_copy(packages, &script).ended(0);

@@ -37,7 +37,13 @@ impl ServedDevice {
             return start_private_daemon(node, environment);
         }
         let served = match word {
-            Some(word) => find_served(node, word)?,
+            Some(word) => find_served(node, word).map_err(|error| {
+                if has_daemon {
+                    return error;
+                }
+                let hints = no_daemon_error().hints;
+                CommandError { hints, ..error }
+            })?,
             None if !has_daemon => return Err(no_daemon_error()),
             None => idle_device(node, environment)?,
         };

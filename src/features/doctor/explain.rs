@@ -5,7 +5,7 @@ use clap::Args;
 use crate::commands::Context;
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{closest_match, shorten_command, strip_needless_sudo};
+use crate::host::{closest_match, quote_for_shell, shorten_command, strip_needless_sudo};
 use crate::node::Fault;
 use crate::render::{self, command_for, words_for, wrap_behind};
 
@@ -60,7 +60,11 @@ fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
         Some(command) => error.with_hint(format!("did you mean mig-mps {command}?")),
         None => error,
     };
-    Err(error.with_hint("mig-mps help diagnosis lists all"))
+    let error = error.with_hint("mig-mps help diagnosis lists all");
+    Err(error.with_hint(format!(
+        "mig-mps help {} searches the manual",
+        quote_for_shell(&shorten_command(word))
+    )))
 }
 
 fn describe_fault(fault: &Fault) -> String {

@@ -44,7 +44,81 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         ],
     ),
     (
-        &["quota", "quotas", "fair share", "fairness", "limits"],
+        &[
+            "email",
+            "teach",
+            "semester",
+            "course",
+            "lecture",
+            "professor",
+        ],
+        &[
+            at("help recipes", "A class of twenty"),
+            at("help recipes", "What to tell your users"),
+        ],
+    ),
+    (
+        &["maintenance", "reboot", "autostart"],
+        &[
+            at("help upgrades", "The driver or the kernel, with a reboot"),
+            at("help boot", "The packages"),
+            at("systemd --help", "applies a profile at every boot"),
+        ],
+    ),
+    (
+        &["outside", "outside mps", "steal"],
+        &[
+            at(
+                "status --help",
+                "shows programs outside MPS, with user and memory",
+            ),
+            at("help running", "Programs that leave MPS"),
+        ],
+    ),
+    (
+        &["drain", "later", "at night", "schedule"],
+        &[
+            at("help changing", "The flags of every change"),
+            at("help recipes", "Tonight at two"),
+        ],
+    ),
+    (
+        &[
+            "mpi", "mpirun", "openmpi", "open mpi", "hpc", "rank", "ranks",
+        ],
+        &[
+            at("help running", "Choosing a device"),
+            at("help running", "A daemon for one program"),
+            at("help slurm", "Jobs with daemons of their own"),
+        ],
+    ),
+    (
+        &["apptainer", "singularity", "enroot", "pyxis"],
+        &[
+            at("help containers", "Apptainer and Singularity"),
+            at("help containers", "Enroot, pyxis and other engines"),
+        ],
+    ),
+    (
+        &["buy", "purchase", "how many gpus", "sizing", "capacity"],
+        &[
+            at(
+                "advise --help",
+                "which GPUs and layout programs with measured figures need",
+            ),
+            at("init --help", "asks what is wanted, and writes a profile"),
+        ],
+    ),
+    (
+        &[
+            "quota",
+            "quotas",
+            "resource quota",
+            "resourcequota",
+            "fair share",
+            "fairness",
+            "limits",
+        ],
         &[
             at("help profile", "MPS settings"),
             at("help running", "Limits of one program"),

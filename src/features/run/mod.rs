@@ -66,7 +66,7 @@ pub struct RunArgs {
     #[arg(long, requires = "ranked")]
     map: Option<RankMapping>,
     /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
-    #[arg(long, requires = "copies", conflicts_with = "threads")]
+    #[arg(long, requires = "copies", conflicts_with_all = ["threads", "any", "by_rank"])]
     share: Option<CopyShare>,
     #[command(flatten)]
     options: ClientOptions,

@@ -25,7 +25,8 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     match ranks {
         1 if count > 1 => note(&format!(
-            "The program gets one of {count} devices, {first}. Start a program on each with -n {count} or a launcher."
+            "The program gets one of {count} devices, {first}. For a program on each, use -n {count}, or let a launcher start mig-mps: \
+             mpirun -n {count} mig-mps run …"
         )),
         2.. if count > ranks => note(&format!(
             "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."

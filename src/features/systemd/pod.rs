@@ -5,10 +5,13 @@
 //! daemons and the plugin have their units. What is installed is replaced after the profile was applied.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
 
 use super::units::{
     PLUGIN, PLUGIN_PROGRAM, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK, unit_files, units_to_start,
@@ -17,18 +20,33 @@ use super::{Paths, PluginUnit, SystemdArgs, note_written, service_environment};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
+use crate::node::observe_records;
 use crate::profile::Profile;
 use crate::render::{note, print};
+use crate::state::{ProfileHistory, RunDir};
 
 /// The directory of the host in which a pod installs the programs.
 pub const DIRECTORY: &str = "/opt/mig-mps";
 
-/// The first line of a profile that a pod has installed.
-pub const PROFILE_MARK: &str =
+/// The last line of a profile that a pod has installed: errors name the lines of the profile as its author has it. The scripts of
+/// packages search for it.
+const PROFILE_MARK: &str =
     "# Written by the pod of mig-mps on this node, which replaces it: change the pod's profile.\n";
+
+/// The file beside the installed programs that is there until the plugin was restarted with what is new.
+const RESTART_MARK: &str = "restart-plugin";
+
+/// True for a profile that a pod has installed.
+pub fn is_of_pod(profile: &str) -> bool {
+    profile.ends_with(PROFILE_MARK)
+}
 
 /// The time that the change of the node may take, as in the unit of the boot.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// The time in which the device plugin reports which pods hold shares, and the interval between two looks.
+const PODS_TIMEOUT: Duration = Duration::from_secs(8);
+const PODS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The directories of an installation by a pod.
 struct Installation<'a> {
@@ -56,10 +74,15 @@ pub fn install_from_pod(
         staged,
         systemctl: environment.find_systemctl()?,
     };
-    let text = format!("{PROFILE_MARK}{}", profile.source.text());
-    installation.check_owner()?;
-    let is_changed = installation.apply_profile(&text)?;
-    installation.install(args, &text, is_changed)
+    let _lock = installation.lock()?;
+    let text = profile.source.text();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    let text = format!("{text}{end}{PROFILE_MARK}");
+    let units = installation.units(args);
+    installation.check_owner(&units)?;
+    installation.check_pods_known(&text)?;
+    installation.apply_profile(&text)?;
+    installation.install(&units, &text)
 }
 
 impl Installation<'_> {
@@ -71,54 +94,123 @@ impl Installation<'_> {
         self.programs.join(PLUGIN_PROGRAM)
     }
 
-    /// Refuses a host on which mig-mps was installed in another way.
-    fn check_owner(&self) -> Result<()> {
+    /// Keeps other pods from installing at the same time.
+    fn lock(&self) -> Result<File> {
+        let directory = File::open(self.programs.parent().unwrap_or(&self.programs))?;
+        directory.try_lock().map_err(|_| {
+            let error = "another pod is installing mig-mps on this host";
+            CommandError::new(ExitStatus::Refused, error).with_hint("wait until that pod has ended")
+        })?;
+        Ok(directory)
+    }
+
+    /// Refuses a host on which mig-mps was installed, or a profile was applied, in another way.
+    fn check_owner(&self, units: &[UnitFile]) -> Result<()> {
         if self.files.packaged_path(SERVICE).is_some() {
             return Err(owned_error(
                 "a package of mig-mps is installed on this host",
                 "remove it (apt purge mig-mps, or dnf remove mig-mps), or delete this pod's DaemonSet",
             ));
         }
+        for unit in units {
+            let unit = self.files.unit(unit.name);
+            unit.check_place().map_err(|error| {
+                let path = unit.path();
+                let path = path.display();
+                owned_error(
+                    &error.to_string(),
+                    &format!("disable and remove {path}, or delete this pod's DaemonSet"),
+                )
+            })?;
+        }
         if let Some(other) = self
             .files
             .installed_program()
             .filter(|program| *program != self.program())
         {
-            let other = other.display();
+            let shown = other.display();
+            let remedy = if other.exists() {
+                format!("{shown} systemd --uninstall removes them")
+            } else {
+                "rm /etc/systemd/system/mig-mps*; systemctl daemon-reload".to_owned()
+            };
             return Err(owned_error(
-                &format!("units on this host run {other}"),
-                &format!(
-                    "{other} systemd --uninstall removes them; or delete this pod's DaemonSet"
-                ),
+                &format!("units on this host run {shown}"),
+                &format!("{remedy}; or delete this pod's DaemonSet"),
             ));
         }
         let boot = self.files.profile();
-        let before = boot.read().context("cannot read the installed profile")?;
-        if before.is_some_and(|text| !text.starts_with(PROFILE_MARK)) {
-            let path = boot.path();
-            let path = path.display();
-            return Err(owned_error(
-                &format!("no pod has written {path}, and it is not replaced"),
+        let path = boot.path();
+        let path = path.display();
+        match boot.read().context("cannot read the installed profile")? {
+            Some(text) if is_of_pod(&text) => Ok(()),
+            Some(_) => Err(owned_error(
+                &format!("{path} is not from a pod"),
                 &format!("move {path} away, or delete this pod's DaemonSet"),
-            ));
+            )),
+            None => self.check_not_applied_by_hand(),
         }
-        Ok(())
     }
 
-    /// Applies the profile, by a service of systemd. Returns false if it is the installed one and its service is up.
-    fn apply_profile(&self, text: &str) -> Result<bool> {
+    /// Refuses a node with devices of another profile.
+    fn check_not_applied_by_hand(&self) -> Result<()> {
+        let history = ProfileHistory::load_for_changes(self.environment)?;
+        let node = observe_records(self.environment)?;
+        let of_pods = [self.staged_profile().path(), self.files.profile().path()];
+        let by_hand = history.last_applied().filter(|applied| {
+            history.is_in_force()
+                && node.served().next().is_some()
+                && !of_pods.iter().any(|path| *path == Path::new(&applied.path))
+        });
+        let Some(applied) = by_hand else {
+            return Ok(());
+        };
+        Err(owned_error(
+            &format!(
+                "this host has devices of the profile {}, which {} applied",
+                applied.path, applied.by
+            ),
+            "stop them with mig-mps down, or delete this pod's DaemonSet",
+        ))
+    }
+
+    /// Refuses another profile while it is not known which pods hold shares of devices: `up` would take devices away from them.
+    fn check_pods_known(&self, text: &str) -> Result<()> {
+        let installed = self.files.profile().read();
+        let is_installed = installed
+            .context("cannot read the installed profile")?
+            .is_none_or(|installed| installed == text);
+        let run_dir = RunDir::at(&self.environment.roots_run_dir());
+        let boot_id = self.environment.host.boot_id()?;
+        let is_unknown = || match run_dir.load_pods() {
+            Ok(pods) => pods.is_some_and(|pods| pods.is_stale(&boot_id, Timestamp::now())),
+            Err(_) => true,
+        };
+        if is_installed || !is_unknown() {
+            return Ok(());
+        }
+        // A plugin that was stopped writes them again.
+        let _ = self.systemctl.change_active("restart", PLUGIN);
+        let until = Instant::now() + PODS_TIMEOUT;
+        while Instant::now() < until {
+            if !is_unknown() {
+                return Ok(());
+            }
+            std::thread::sleep(PODS_INTERVAL);
+        }
+        Err(CommandError::new(
+            ExitStatus::Refused,
+            "the device plugin does not report which pods hold shares of this host's devices",
+        )
+        .with_hint("journalctl -u mig-mps-device-plugin, on this host, shows why"))
+    }
+
+    /// Applies the profile, by a service of systemd.
+    fn apply_profile(&self, text: &str) -> Result<()> {
         let Some(services) = self.environment.systemd_scopes() else {
             let error = command_error("systemd does not run this host, or systemd-run is missing");
             return Err(error.with_hint("choose nodes that systemd runs: mig-mps-device-plugin --manifest PROFILE --node-selector LABEL=VALUE"));
         };
-        let installed = self.files.profile().read();
-        let is_installed = installed
-            .context("cannot read the installed profile")?
-            .as_deref()
-            == Some(text);
-        if is_installed && self.systemctl.is_active(SERVICE)? {
-            return Ok(false);
-        }
         // Beside the directory that is emptied when the pod starts again: the path is recorded with the profile.
         let file = self.staged_profile();
         file.write(text).context("cannot write the profile")?;
@@ -128,15 +220,22 @@ impl Installation<'_> {
         up.envs(service_environment(self.environment));
         let ran = run(&services.wrap_service(&up), "", CHANGE_TIMEOUT)?;
         print(&ran.stdout)?;
-        ran.stderr.lines().for_each(note);
+        // What is in the way is named; nobody can add the options that its hints name.
+        let is_in_use = ran.status.code() == Some(ExitStatus::Refused as i32);
+        let lines = ran.stderr.lines();
+        lines
+            .filter(|line| !(is_in_use && line.starts_with("hint: ")))
+            .for_each(note);
         if ran.status.success() {
-            return Ok(true);
+            return Ok(());
         }
-        let error = CommandError::new(
-            ExitStatus::Refused,
-            "the profile was not applied, and nothing was installed",
-        );
-        Err(error.with_hint("the lines above have the reason; the kubelet tries again"))
+        let error = "the profile was not applied, and nothing was installed";
+        let hint = if is_in_use {
+            "end what the lines above name: the kubelet starts this pod again"
+        } else {
+            "see the lines above: the kubelet starts this pod again"
+        };
+        Err(CommandError::new(ExitStatus::Refused, error).with_hint(hint))
     }
 
     fn staged_profile(&self) -> OwnFile {
@@ -150,38 +249,41 @@ impl Installation<'_> {
     }
 
     /// Installs programs, profile and units, and has systemd start what they run.
-    fn install(&self, args: &SystemdArgs, text: &str, is_changed: bool) -> Result<()> {
-        let mut has_new_plugin = false;
+    fn install(&self, units: &[UnitFile], text: &str) -> Result<()> {
         for program in [self.program(), self.plugin()] {
             let is_new = self
                 .install_program(&program)
                 .context("cannot install the programs")?;
             note_written(is_new, &program);
-            has_new_plugin |= is_new;
         }
         let boot = self.files.profile();
         let is_new = boot.write(text).context("cannot copy the profile")?;
         note_written(is_new, &boot.path());
-        let units = self.units(args);
-        for unit in &units {
+        for unit in units {
             let file = self.files.unit(unit.name);
+            if unit.name == PLUGIN && file.read()?.as_ref() != Some(&unit.text) {
+                self.request_restart()?;
+            }
             let is_new = file.write(&unit.text).context("cannot write the unit")?;
             note_written(is_new, &file.path());
-            has_new_plugin |= is_new && unit.name == PLUGIN;
         }
         let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
         let started = units_to_start(&names);
         let all = [&[SERVICE], started.as_slice()].concat();
         self.systemctl.reload_unit_files()?;
-        // Applied once more by the installed program, whose path is in the CDI file.
-        let is_reloaded = is_changed && self.systemctl.is_active(SERVICE)?;
-        let is_restarted = has_new_plugin && self.systemctl.is_active(PLUGIN)?;
+        let was_active = self.systemctl.is_active(SERVICE)?;
+        let is_restarted = self.restart_mark().exists() && self.systemctl.is_active(PLUGIN)?;
         self.systemctl.enable(&all, &all)?;
-        if is_reloaded {
+        if was_active {
+            // The installed program applies the profile once more: its path is in the CDI file.
             self.systemctl.change_active("reload", SERVICE)?;
         }
         if is_restarted {
             self.systemctl.change_active("restart", PLUGIN)?;
+        }
+        match fs::remove_file(self.restart_mark()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
         }
         let version = env!("CARGO_PKG_VERSION");
         note(&format!(
@@ -189,6 +291,16 @@ impl Installation<'_> {
             self.programs.display()
         ));
         Ok(())
+    }
+
+    fn restart_mark(&self) -> PathBuf {
+        self.programs.join(RESTART_MARK)
+    }
+
+    /// Has the plugin restarted by this pod, or by the next one if this one is ended before.
+    fn request_restart(&self) -> FileResult<()> {
+        Directory::open_or_create(&self.programs, 0o755)?;
+        Ok(fs::write(self.restart_mark(), "")?)
     }
 
     /// Moves a program to its place; returns false if it was there already. A program that runs is not written to.
@@ -203,7 +315,8 @@ impl Installation<'_> {
             // A CDI file names the program that wrote it as long as that exists.
             staged.remove_file(name)?;
         } else {
-            let programs = Directory::open_or_create(&self.programs, 0o755)?;
+            self.request_restart()?;
+            let programs = Directory::open(&self.programs)?;
             staged.rename(name, &programs, name)?;
         }
         Ok(!is_same)
@@ -233,8 +346,14 @@ fn owned_error(what: &str, hint: &str) -> CommandError {
 
 /// Refuses an installation by hand on a host where a pod has installed mig-mps.
 pub fn check_not_owned_by_pod(files: &UnitFiles<'_>, program: &Path) -> Result<()> {
-    let pods = Path::new(DIRECTORY).join("bin/mig-mps");
-    if program == pods || files.installed_program().as_ref() != Some(&pods) {
+    let profile = files.profile().read().ok().flatten();
+    if !profile.is_some_and(|text| is_of_pod(&text)) {
+        return Ok(());
+    }
+    let pods = files
+        .installed_program()
+        .unwrap_or_else(|| Path::new(DIRECTORY).join("bin/mig-mps"));
+    if program == pods {
         return Ok(());
     }
     Err(owned_error(

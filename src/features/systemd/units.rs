@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::pod::PROFILE_MARK;
+use super::pod::is_of_pod;
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, FileError, FileResult, Host, OwnFile};
@@ -495,7 +495,7 @@ impl UnitFiles<'_> {
         let Some(before) = self.profile().read()? else {
             return Ok(None);
         };
-        if text != Some(before.as_str()) && !before.starts_with(PROFILE_MARK) {
+        if text != Some(before.as_str()) && !is_of_pod(&before) {
             return Ok(Some(false));
         }
         self.profile().remove()?;

@@ -152,6 +152,9 @@ pub(super) fn render(
     parts.out
 }
 
+/// The most clients that are shown without a remark on `--by-user`.
+const MANY_CLIENTS: usize = 16;
+
 /// Adds the table or the pictures of these devices, and their clients.
 fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown: &[&Device]) {
     if shown.is_empty() {
@@ -174,6 +177,12 @@ fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
                         "Equal idle devices share a row: --all shows each.",
                         &remark,
                     );
+                }
+                let clients = shown.iter().filter_map(|device| device.served.as_ref());
+                let clients: usize = clients.map(|served| served.clients.as_slice().len()).sum();
+                if view.is_folded && clients > MANY_CLIENTS {
+                    let remark = Style::new().dim();
+                    parts.add_styled_line("--by-user shows a row for each user.", &remark);
                 }
             }
             Form::Map => parts.add_picture(&map::render(node, shown, view.is_folded, parts.width)),
@@ -221,7 +230,7 @@ fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
 fn add_users(parts: &mut StatusWriter<'_>, devices: &[&Device]) {
     let users = users::user_table(devices);
     if users.is_empty() {
-        parts.add_line("No program is known to use these devices.");
+        parts.add_line("No program is known to use devices of mig-mps.");
     } else {
         parts.add_table(users, "--json");
     }

@@ -49,6 +49,19 @@ fn equal_idle_devices_share_a_row_and_others_come_first() {
 }
 
 #[test]
+fn many_clients_are_summed_up_by_user_elsewhere() {
+    let sim = Sim::whole("serve = \"all\"");
+    let remark = "--by-user shows a row for each user.";
+    let mut clients: Vec<_> = (0..16).map(|_| sim.client("0")).collect();
+    assert!(!in_terminal(&sim, "status").contains(remark));
+    clients.push(sim.client("0"));
+    assert_contains(&in_terminal(&sim, "status"), remark);
+    // A program that reads it needs no advice.
+    assert!(!sim.run(&["status"]).ended(0).stdout.contains(remark));
+    assert_contains(&in_terminal(&sim, "status --by-user"), "root");
+}
+
+#[test]
 fn each_device_has_a_row_where_it_is_looked_for() {
     let sim = full_node();
     for typed in ["status --all", "status '*'", "status --columns name,state"] {
