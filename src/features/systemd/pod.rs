@@ -13,7 +13,9 @@ use std::time::Duration;
 use super::units::{
     PLUGIN, PLUGIN_PROGRAM, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK, unit_files, units_to_start,
 };
-use super::{Paths, PluginUnit, SystemdArgs, note_written, service_environment};
+use super::{
+    Paths, PluginUnit, SystemdArgs, make_label_directory, note_written, service_environment,
+};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
@@ -169,6 +171,7 @@ impl Installation<'_> {
             note_written(is_new, &file.path());
             has_new_plugin |= is_new && unit.name == PLUGIN;
         }
+        make_label_directory(self.environment);
         let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
         let started = units_to_start(&names);
         let all = [&[SERVICE], started.as_slice()].concat();
