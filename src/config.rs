@@ -47,6 +47,8 @@ pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
 pub const STATE_DIR: &str = "MIG_MPS_STATE_DIR";
 /// The trace file.
 pub const LOG: &str = "MIG_MPS_LOG";
+/// The directory in which Node Feature Discovery of Kubernetes reads labels of the node.
+pub const NODE_FEATURES: &str = "/etc/kubernetes/node-feature-discovery/features.d";
 /// The root of the system's paths.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 

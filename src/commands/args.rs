@@ -43,7 +43,7 @@ pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, Stri
 
 /// Reads an address to listen at.
 pub fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
-    let error = "expected an address and a port, such as 127.0.0.1:9400 or [::]:9400";
+    let error = "expected an address and a port, such as 127.0.0.1:19835 or [::]:19835";
     text.parse().map_err(|_| error)
 }
 

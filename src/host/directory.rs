@@ -169,13 +169,17 @@ impl Directory {
         }
     }
 
-    /// Creates a regular file. Fails if the entry exists.
+    /// Creates a regular file with this mode, whatever the umask is. Fails if the entry exists.
     pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> FileResult<File> {
         let name = name.as_ref();
         // A new file is always in the directory itself: there is nothing to follow.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
+        let mode = Mode::from_raw_mode(mode);
+        let file = openat(&self.fd, name, flags, mode).and_then(|file| {
+            fchmod(&file, mode)?;
+            Ok(file)
+        });
         Ok(File::from(
             file.map_err(|error| self.error_at(name, error))?,
         ))

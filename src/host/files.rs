@@ -248,14 +248,12 @@ impl OwnFile {
         self.read_own().map(drop)
     }
 
-    /// Writes the file; returns false if it has this text already, and can be run if it is a program. Refuses to replace
-    /// another one.
+    /// Writes the file; returns false if it has this text and these permissions already. Refuses to replace another one.
     pub fn write(&self, text: &str) -> FileResult<bool> {
         let directory = Directory::open_or_create(&self.directory, 0o755)?;
         let is_same = self.read_own()?.as_deref() == Some(text);
-        let runs = self.mode & 0o111;
         let meta = directory.stat(self.name)?;
-        if is_same && meta.is_some_and(|meta| meta.st_mode & runs == runs) {
+        if is_same && meta.is_some_and(|meta| meta.st_mode & self.mode == self.mode) {
             return Ok(false);
         }
         // What reads files of such a directory goes by their ending.

@@ -337,13 +337,16 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     WantedBy=multi-user.target
     ");
     let install = ["--install", "--enable", "--kubernetes"];
+    // The sandbox lets the plugin write only to directories that exist when it starts.
+    let labels = sim.machine("etc/kubernetes/node-feature-discovery/features.d");
+    assert!(!labels.exists());
     let ran = systemd(&sim, &whole(""), &install).ended(0);
     assert_contains(
         &ran.stderr,
         "enabled mig-mps.service, mig-mps-heal.timer and mig-mps-device-plugin.service",
     );
     let wanted = unit(&sim, "multi-user.target.wants").join(PLUGIN);
-    assert!(wanted.is_symlink());
+    assert!(wanted.is_symlink() && labels.is_dir());
     // It starts at once, and waits for a kubelet.
     let is_active = || systemctl(&sim, &["is-active", PLUGIN]).stdout;
     assert_eq!(is_active(), "active\n");

@@ -1,6 +1,7 @@
 //! The program beside mig-mps: what a build without it does without, and its own words.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use insta::assert_snapshot;
@@ -70,7 +71,7 @@ fn its_help_says_what_it_is() {
               Print the resources and their devices, and exit
 
           --metrics <ADDRESS>
-              Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:9400
+              Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:19835
 
           --manifest <PROFILE>
               Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl
@@ -118,9 +119,13 @@ fn the_labels_of_the_node_follow_its_devices() {
     let plugin = Plugin::on(&sim);
     await_labels(
         &sim,
-        "profile=profile.toml\n1g.10gb.count=2\n1g.10gb.shares=4\n1g.10gb.memory-mib=9728\n\
+        "1g.10gb.count=2\n1g.10gb.shares=4\n1g.10gb.memory-mib=9728\n\
          trainer.count=1\ntrainer.shares=1\ntrainer.memory-mib=40192\n",
     );
+    // NFD's worker is not root.
+    let file = sim.machine(FEATURES).join("mig-mps");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o644);
     sim.run(&["set", "0.0", "share=3"]).ended(0);
     sim.up(&format!("name = \"Night / 1\"\n{}", whole("")), &["--yes"])
         .ended(0);
@@ -134,7 +139,6 @@ fn the_labels_of_the_node_follow_its_devices() {
     // A node without a plugin has no shares.
     terminate(plugin.pid());
     eventually("the labels are gone", || {
-        let file = sim.machine(FEATURES).join("mig-mps");
         if file.exists() {
             Err(plugin.said())
         } else {

@@ -30,8 +30,10 @@ fn manifest(sim: &Sim, profile: &str, options: &[&str]) -> (Vec<Value>, String) 
     (serde_saphyr::from_multiple(&text).unwrap(), text)
 }
 
-fn revision(documents: &[Value]) -> &Value {
-    &documents[2]["spec"]["template"]["metadata"]["annotations"]["mig-mps.io/revision"]
+/// The name of the profile that the pods of a manifest mount.
+fn mounted_profile(documents: &[Value]) -> &Value {
+    let volumes = &documents[2]["spec"]["template"]["spec"]["volumes"];
+    &volumes[1]["configMap"]["name"]
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
         kinds,
         [
             ("Namespace", "mig-mps"),
-            ("ConfigMap", "profile"),
+            ("ConfigMap", mounted_profile(&documents).as_str().unwrap()),
             ("DaemonSet", "mig-mps")
         ]
     );
@@ -75,17 +77,17 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
     assert_eq!(stays["capabilities"]["drop"], json!(["ALL"]));
     let options = [
         "--image",
-        "registry.example/a b\"c:1",
+        "registry.example:5000/a/b:1",
         "--node-selector",
         "nvidia.com/gpu.present=true",
         "--node-selector",
         "pool=gpu",
         "--kubelet",
-        "/var/lib/k0s/kubelet",
+        "/var/lib/k0s/\"a b\"",
     ];
     let (documents, _) = manifest(&sim, SHARED, &options);
     let pod = &documents[2]["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"][0]["image"], "registry.example/a b\"c:1");
+    assert_eq!(pod["containers"][0]["image"], "registry.example:5000/a/b:1");
     assert_eq!(
         pod["nodeSelector"],
         json!({ "nvidia.com/gpu.present": "true", "pool": "gpu" })
@@ -93,7 +95,7 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
     let words = pod["initContainers"][0]["command"].as_array().unwrap();
     assert_eq!(
         words[words.len() - 2..],
-        ["--kubelet", "/var/lib/k0s/kubelet"]
+        ["--kubelet", "/var/lib/k0s/\"a b\""]
     );
 }
 
@@ -137,12 +139,83 @@ fn a_manifest_has_every_character_of_its_profile() {
 }
 
 #[test]
-fn a_changed_profile_replaces_the_pods() {
+fn a_changed_profile_replaces_the_pods_and_leaves_the_profile_of_the_old_ones() {
     let sim = Sim::with("h200", 1);
     let [first, again, other] = [SHARED, SHARED, &SHARED.replace("share = 2", "share = 3")]
         .map(|profile| manifest(&sim, profile, &[]).0);
     assert_eq!(first, again);
-    assert_ne!(revision(&first), revision(&other));
+    for documents in [&first, &other] {
+        let profile = &documents[1];
+        assert_eq!(profile["metadata"]["name"], *mounted_profile(documents));
+        assert_eq!(profile["metadata"]["labels"]["app"], "mig-mps");
+        assert_eq!(profile["immutable"], true);
+    }
+    assert_ne!(mounted_profile(&first), mounted_profile(&other));
+    // The same from every build.
+    assert_eq!(mounted_profile(&first), "profile-86babc4bb0fec9da");
+}
+
+#[test]
+fn a_mark_of_the_byte_order_stays_out_of_the_manifest() {
+    let sim = Sim::with("h200", 1);
+    let (documents, _) = manifest(&sim, &format!("\u{feff}{SHARED}"), &[]);
+    assert_eq!(documents, manifest(&sim, SHARED, &[]).0);
+    assert_eq!(documents[1]["data"]["profile.toml"], SHARED);
+}
+
+#[test]
+fn what_kubernetes_or_the_host_would_refuse_is_refused() {
+    let sim = Sim::with("h200", 1);
+    let long = "x".repeat(64);
+    for (options, expected) in [
+        (
+            &["--node-selector", "pool"][..],
+            "invalid value 'pool' for '--node-selector <LABEL=VALUE>': expected LABEL=VALUE",
+        ),
+        (
+            &["--node-selector", "a b=c"],
+            "invalid value 'a b=c' for '--node-selector <LABEL=VALUE>': expected the name of a label, such as pool or \
+             example.com/pool, before =",
+        ),
+        (
+            &["--node-selector", "pool=a b"],
+            "invalid value 'pool=a b' for '--node-selector <LABEL=VALUE>': expected the value of a label after =: at most 63 \
+             letters, digits and -_., which begin and end with a letter or digit",
+        ),
+        (
+            &["--node-selector", &format!("pool={long}")],
+            "expected the value of a label after =",
+        ),
+        (
+            &["--node-selector", "pool=a", "--node-selector", "pool=b"],
+            "--node-selector has pool twice",
+        ),
+        (
+            &["--image", ""],
+            "expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--image", "a b"],
+            "invalid value 'a b' for '--image <NAME>': expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--kubelet", "kubelet"],
+            "invalid value 'kubelet' for '--kubelet <DIR>': expected the absolute path of a directory without control characters",
+        ),
+        (
+            &["--kubelet", "/var\n/lib"],
+            "expected the absolute path of a directory without control characters",
+        ),
+    ] {
+        let ran = Ran::of(
+            command(&sim)
+                .args(["--manifest", "all-small"])
+                .args(options),
+        )
+        .ended(2);
+        let (first, _) = ran.stderr.split_once("\n\n").unwrap_or((&ran.stderr, ""));
+        assert!(first.contains(expected), "{ran:?}");
+    }
 }
 
 #[test]

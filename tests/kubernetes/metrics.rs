@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use testkit::{Ran, Sim, eventually, wait_until};
@@ -124,28 +124,48 @@ fn prometheus_gets_text_and_others_are_told() {
     ");
 }
 
-/// Scanners, and programs that connect and wait, keep nobody out for long.
+/// Sends nothing, or a part of a request, and returns what comes until the plugin closes the connection.
+fn wait_for_end(stream: &mut TcpStream) -> String {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    String::from_utf8(rest).unwrap()
+}
+
+/// Scanners, and programs that connect and wait, keep nobody out.
 #[test]
-fn idle_connections_and_long_requests_end() {
+fn idle_connections_give_way() {
     let sim = shared();
     let (_plugin, address) = with_metrics(&sim);
     let mut idle: Vec<TcpStream> = (0..40)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
-    eventually("the metrics", || {
-        let found = values(&address);
-        if found.contains("shares trainer 1") {
-            Ok(())
-        } else {
-            Err(found)
-        }
-    });
-    for stream in &mut idle {
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut rest = Vec::new();
-        let _ = stream.read_to_end(&mut rest);
-        assert!(rest.is_empty());
+    for stream in idle.iter_mut().step_by(2) {
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHo");
     }
+    let found = values(&address);
+    assert!(found.contains("shares trainer 1"), "{found}");
+    for stream in &mut idle {
+        assert!(!wait_for_end(stream).contains("200 OK"));
+    }
+}
+
+#[test]
+fn idle_connections_and_long_requests_end() {
+    let sim = shared();
+    let (_plugin, address) = with_metrics(&sim);
+    for head in ["", "GET /metrics HTTP/1.1\r\nHo"] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let start = Instant::now();
+        wait_for_end(&mut stream);
+        assert!(start.elapsed() < Duration::from_secs(8), "{head:?}");
+    }
+    // The answer is the end of the connection.
+    let kept = "GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: keep-alive\r\n\r\n";
+    let start = Instant::now();
+    assert!(ask(&address, kept).contains("200 OK"));
+    assert!(start.elapsed() < Duration::from_secs(8));
     let long = format!(
         "GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n",
         "x".repeat(1 << 20)
@@ -155,43 +175,46 @@ fn idle_connections_and_long_requests_end() {
     assert!(values(&address).contains("shares trainer 1"));
 }
 
+/// The kubelet is served in any case.
 #[test]
-fn an_address_that_cannot_be_used_is_refused() {
+fn an_address_that_is_taken_is_tried_again() {
     let sim = shared();
+    let kubelet = Kubelet::on(&sim);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let plugin = Plugin::start(&sim, command(&sim).args(["--metrics", &address]));
+    kubelet.await_shares(&SHARES);
     let port = taken.local_addr().unwrap().port();
-    let said = |address: &str| {
-        let ran = Ran::of(command(&sim).args(["--metrics", address]));
-        let said = ran.stderr.replace(&port.to_string(), "PORT");
-        let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        format!(
-            "{}\nexit status {}\n",
-            lines[..2.min(lines.len())].join("\n"),
-            ran.status
-        )
-    };
-    let all = [
-        said(&format!("127.0.0.1:{port}")),
-        said("192.0.2.1:9400"),
-        said("9400"),
-        said("localhost:9400"),
-        said("127.0.0.1:70000"),
-    ];
-    assert_snapshot!(all.concat(), @"
-    error: cannot serve metrics at 127.0.0.1:PORT: Address already in use
-    hint: choose another port, or end the program that listens there: ss -ltnp 'sport = :PORT'
-    exit status 1
-    error: cannot serve metrics at 192.0.2.1:9400: Cannot assign requested address
-    hint: choose an address of this node, such as 127.0.0.1:9400 or [::]:9400
-    exit status 1
-    error: invalid value '9400' for '--metrics <ADDRESS>': expected an address and a port, such as 127.0.0.1:9400 or [::]:9400
-    For more information, try '--help'.
-    exit status 2
-    error: invalid value 'localhost:9400' for '--metrics <ADDRESS>': expected an address and a port, such as 127.0.0.1:9400 or [::]:9400
-    For more information, try '--help'.
-    exit status 2
-    error: invalid value '127.0.0.1:70000' for '--metrics <ADDRESS>': expected an address and a port, such as 127.0.0.1:9400 or [::]:9400
-    For more information, try '--help'.
-    exit status 2
-    ");
+    let problem = format!(
+        "cannot serve metrics at {address}: Address already in use. Tries again every 3 seconds; ss -ltnp 'sport = :{port}' \
+         shows the program that listens there"
+    );
+    plugin.await_line(&problem, 1);
+    drop(taken);
+    plugin.await_line(&format!("metrics: http://{address}/metrics"), 1);
+    assert!(values(&address).contains("shares trainer 1"));
+    assert_eq!(plugin.said().matches("cannot serve metrics").count(), 1);
+}
+
+#[test]
+fn an_address_that_the_node_lacks_is_tried_again() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::start(&sim, command(&sim).args(["--metrics", "192.0.2.1:19835"]));
+    kubelet.await_shares(&SHARES);
+    let problem = "cannot serve metrics at 192.0.2.1:19835: Cannot assign requested address. Tries again every 3 seconds";
+    plugin.await_line(problem, 1);
+}
+
+#[test]
+fn a_text_that_is_no_address_is_refused() {
+    let sim = Sim::with("h200", 1);
+    for text in ["19835", "localhost:19835", "127.0.0.1:70000", ""] {
+        let ran = Ran::of(command(&sim).args(["--metrics", text])).ended(2);
+        let expected = format!(
+            "error: invalid value '{text}' for '--metrics <ADDRESS>': expected an address and a port, such as 127.0.0.1:19835 or \
+             [::]:19835\n"
+        );
+        assert!(ran.stderr.starts_with(&expected), "{ran:?}");
+    }
 }

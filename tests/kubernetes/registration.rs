@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -212,11 +213,18 @@ fn a_second_plugin_is_refused() {
     let kubelet = Kubelet::on(&sim);
     let plugin = Plugin::on(&sim);
     kubelet.await_shares(&HEALTHY);
-    let second = Ran::of(&mut command(&sim)).ended(4);
-    let root = sim.node.dir().join("root").display().to_string();
-    assert_snapshot!(second.stderr.replace(&root, ""), @"
-    error: another mig-mps-device-plugin serves this kubelet
-    hint: systemctl status mig-mps-device-plugin shows that of the service
+    let of_first = format!("proc/{}", plugin.pid());
+    symlink(format!("/{of_first}"), sim.machine(&of_first)).unwrap();
+    // The port of its metrics is taken as well.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let second = Ran::of(command(&sim).args(["--metrics", &address])).ended(4);
+    let first = format!("error: process {} (", plugin.pid());
+    assert!(second.stderr.starts_with(&first), "{second:?}");
+    let (_, said) = second.stderr.rsplit_once('/').unwrap();
+    assert_snapshot!(said, @"
+    mig-mps-device-plugin) serves this kubelet already
+    hint: systemctl status mig-mps-device-plugin shows the plugin of the service
     ");
     assert!(is_alive(plugin.pid()));
     assert_eq!(kubelet.shares(), HEALTHY);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::check::{Examined, Judge};
 use crate::cuda;
 use crate::failure::Failure;
-use crate::host::run;
+use crate::host::{driver_container_hint, run};
 use crate::mps::ControlProgram;
 use crate::node::{Finding, NO_DRIVER};
 use crate::nvml::NvmlError;
@@ -46,7 +46,8 @@ fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Finding {
 fn nvml_library(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.node.driver_error() {
         Some(error @ NvmlError::NotFound { .. }) => {
-            Finding::fail(id, error.to_string()).with_command("ldconfig -p | grep libnvidia-ml")
+            Finding::fail(id, with_container(error.to_string()))
+                .with_command("ldconfig -p | grep libnvidia-ml")
         }
         _ => Finding::ok(id, "loaded"),
     }
@@ -78,7 +79,17 @@ fn too_old(id: &'static str, examined: &Examined<'_>) -> Finding {
 fn libcuda(id: &'static str, examined: &Examined<'_>) -> Finding {
     match cuda::check_library(examined.environment.cuda_library.as_deref()) {
         Ok(()) => Finding::ok(id, "loaded"),
-        Err(error) => Finding::fail(id, error).with_command("ldconfig -p | grep libcuda"),
+        Err(error) => {
+            Finding::fail(id, with_container(error)).with_command("ldconfig -p | grep libcuda")
+        }
+    }
+}
+
+/// Adds to a missing library that a container has the driver, if one has it.
+fn with_container(missing: String) -> String {
+    match driver_container_hint() {
+        Some(hint) => format!("{missing}: {hint}"),
+        None => missing,
     }
 }
 

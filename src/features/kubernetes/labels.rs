@@ -9,6 +9,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
 use super::offer::{DOMAIN, MAX_NAME_CHARS, ResourceOffers};
+use crate::config::NODE_FEATURES;
 use crate::host::{Environment, FileResult, OwnFile};
 use crate::render::note;
 use crate::state::ProfileHistory;
@@ -60,9 +61,7 @@ pub fn remove_labels(environment: &Environment) {
 
 fn label_file(environment: &Environment) -> OwnFile {
     OwnFile {
-        directory: environment
-            .host
-            .under_root("/etc/kubernetes/node-feature-discovery/features.d"),
+        directory: environment.host.under_root(NODE_FEATURES),
         name: "mig-mps",
         is_mounted: false,
         mode: 0o644,
@@ -82,8 +81,7 @@ fn write_labels(environment: &Environment, text: &str) -> FileResult<()> {
 fn profile_name(environment: &Environment) -> Option<String> {
     let history = ProfileHistory::load(&environment.state_dir().ok()?).ok()?;
     let applied = history.last_applied().filter(|_| history.is_in_force())?;
-    let file = || applied.path.rsplit('/').next().map(str::to_owned);
-    applied.name.clone().or_else(file)
+    applied.name.clone()
 }
 
 /// Returns a line for each label.

@@ -1,14 +1,14 @@
 //! The manifest of the pods that install mig-mps on their nodes.
 
 use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::Args;
 
+use super::offer::MAX_NAME_CHARS;
 use crate::commands::args::ProfileSource;
-use crate::error::Result;
+use crate::error::{Result, usage_error};
 
 /// The directory of most kubelets.
 pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
@@ -20,16 +20,59 @@ pub struct ManifestArgs {
     #[arg(long, value_name = "PROFILE", conflicts_with = "list")]
     pub manifest: Option<ProfileSource>,
     /// Image of these pods
-    #[arg(long, value_name = "NAME", requires = "manifest", default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, value_name = "NAME", requires = "manifest", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// Label of the nodes that get a pod; can be repeated
     #[arg(long, value_name = "LABEL=VALUE", requires = "manifest", value_parser = label)]
     node_selector: Vec<(String, String)>,
 }
 
+/// Reads the name of an image, with the characters that container runtimes accept.
+fn image(text: &str) -> std::result::Result<String, &'static str> {
+    let is_accepted = |c: char| c.is_ascii_alphanumeric() || "._-/:@+[]".contains(c);
+    if text.is_empty() || !text.chars().all(is_accepted) {
+        return Err("expected the name of an image, such as registry.example/mig-mps:1");
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a label and its value by the rules of Kubernetes.
 fn label(text: &str) -> std::result::Result<(String, String), &'static str> {
     let (name, value) = text.split_once('=').ok_or("expected LABEL=VALUE")?;
+    let (prefix, word) = match name.split_once('/') {
+        Some((prefix, word)) => (Some(prefix), word),
+        None => (None, name),
+    };
+    if !is_label_word(word) || !prefix.is_none_or(is_subdomain) {
+        return Err("expected the name of a label, such as pool or example.com/pool, before =");
+    }
+    if !value.is_empty() && !is_label_word(value) {
+        return Err(
+            "expected the value of a label after =: at most 63 letters, digits and -_., which begin and end with a letter or digit",
+        );
+    }
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn is_label_word(text: &str) -> bool {
+    text.len() <= MAX_NAME_CHARS
+        && text
+            .bytes()
+            .all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// True for a lower-case name of DNS.
+fn is_subdomain(text: &str) -> bool {
+    let is_part = |part: &str| {
+        part.bytes()
+            .all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+            && !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 impl ManifestArgs {
@@ -42,6 +85,7 @@ impl ManifestArgs {
     ) -> Result<String> {
         let profile = profile.load()?;
         let text = profile.source.text();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let version = env!("CARGO_PKG_VERSION");
         let mut command = vec!["/bin/busybox", "sh", "/mig-mps/install-on-host.sh"];
         let kubelet = kubelet.to_string_lossy();
@@ -54,7 +98,15 @@ impl ManifestArgs {
         }
         let command: Vec<String> = command.into_iter().map(quote).collect();
         let mut selector = String::new();
-        for (name, value) in &self.node_selector {
+        for (index, (name, value)) in self.node_selector.iter().enumerate() {
+            if self.node_selector[..index]
+                .iter()
+                .any(|(other, _)| other == name)
+            {
+                return Err(usage_error(format_args!(
+                    "--node-selector has {name} twice"
+                )));
+            }
             let head = if selector.is_empty() {
                 "      nodeSelector:\n"
             } else {
@@ -62,17 +114,22 @@ impl ManifestArgs {
             };
             let _ = writeln!(selector, "{head}        {}: {}", quote(name), quote(value));
         }
-        let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        let revision = format!("{:016x}", hasher.hash_one((version, text)));
         // The profile last: it may hold anything.
         Ok(include_str!("manifest.yaml")
             .replace("@VERSION@", &quote(version))
-            .replace("@REVISION@", &quote(&revision))
+            .replace("@REVISION@", &format!("{:016x}", fnv1a(text)))
             .replace("@SELECTOR@", &selector)
             .replace("@IMAGE@", &quote(&self.image))
             .replace("@COMMAND@", &format!("[{}]", command.join(", ")))
             .replace("@PROFILE@", &yaml_text(text)))
     }
+}
+
+/// Returns the hash FNV-1a of a text.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Returns a text as a value of YAML: as a block with an indentation of four, if it has only characters that a block keeps.
@@ -113,4 +170,76 @@ fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_those_of_kubernetes() {
+        let (word, too_long) = ("x".repeat(63), "x".repeat(64));
+        let domain = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "a".repeat(61));
+        for text in [
+            "pool=",
+            "pool=gpu",
+            "A.b_c-9=1.2_x-Y",
+            "nvidia.com/gpu.present=true",
+            "a-1.b2/x=y",
+            &format!("{word}={word}"),
+            &format!("{domain}/{word}={word}"),
+        ] {
+            assert!(label(text).is_ok(), "{text}");
+        }
+        for text in [
+            "pool",
+            "=",
+            "=x",
+            "-a=x",
+            "a-=x",
+            "a=-x",
+            "a=x.",
+            "a=x y",
+            "a =x",
+            "ä=x",
+            "a=ä",
+            "a=b=c",
+            "/a=x",
+            "a/=x",
+            "a/b/c=x",
+            "A/b=x",
+            "a_b/c=x",
+            "-a/b=x",
+            "a-/b=x",
+            "a..b/c=x",
+            ".a/b=x",
+            "a\n=x",
+            "a=x\n",
+            &format!("{too_long}=x"),
+            &format!("x={too_long}"),
+            &format!("{domain}a/x=y"),
+        ] {
+            assert!(label(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn images_have_no_blanks() {
+        for text in [
+            "a",
+            "registry.example:5000/a/b_c:1.0-x",
+            "[::1]:5000/a@sha256:0f",
+        ] {
+            assert!(image(text).is_ok(), "{text}");
+        }
+        for text in ["", " ", "a b", "a ", "a\tb", "a\n", "a\u{a0}b", "a\"b", "ä"] {
+            assert!(image(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
+    }
 }

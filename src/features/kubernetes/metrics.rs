@@ -1,6 +1,6 @@
 //! Metrics of the plugin over HTTP, in the text format of Prometheus.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io;
@@ -16,77 +16,102 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::offer::{OfferedDevice, ResourceOffers};
-use crate::error::{Result, command_error};
 use crate::host::{FileError, lock};
 use crate::render::note;
 
-/// The connections that are served at once; others are closed.
+/// The pause before the plugin tries again to listen at its address.
+const BIND_PAUSE: Duration = Duration::from_secs(3);
+
+/// The connections that are served at once. Each is for one request, so the oldest gives way to a new one.
 const MAX_CONNECTIONS: usize = 16;
 
-/// The time that a connection may last, and the most bytes of a request's head.
+/// The time that a connection may last.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time and the most bytes of a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
 /// The facts that other tasks find out.
-#[derive(Default)]
 pub struct KubeletFacts {
-    /// The offers; `None` until the plugin serves a kubelet.
-    pub offers: Mutex<Option<Receiver<ResourceOffers>>>,
+    offers: Receiver<ResourceOffers>,
     /// The resources that the plugin serves, and whether the kubelet has registered each.
-    pub registered: Mutex<BTreeMap<String, bool>>,
+    registered: Mutex<BTreeMap<String, bool>>,
     /// The shares of each resource that pods hold; `None` while the kubelet does not list them.
     pub used_shares: Mutex<Option<BTreeMap<String, usize>>>,
 }
 
 impl KubeletFacts {
+    pub fn new(offers: Receiver<ResourceOffers>) -> Self {
+        Self {
+            offers,
+            registered: Mutex::default(),
+            used_shares: Mutex::default(),
+        }
+    }
+
     pub fn note_registration(&self, resource: &str, is_registered: bool) {
         lock(&self.registered).insert(resource.to_owned(), is_registered);
     }
 }
 
-/// Listens at an address for those who read the metrics.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    let bound = TcpListener::bind(address).await;
-    let listener = bound.map_err(|error| {
-        let is_taken = error.kind() == io::ErrorKind::AddrInUse;
-        let error = FileError::from(error);
-        let error = command_error(format_args!("cannot serve metrics at {address}: {error}"));
-        if is_taken {
-            let port = address.port();
-            return error.with_hint(format!(
-                "choose another port, or end the program that listens there: ss -ltnp 'sport = :{port}'"
-            ));
+/// Answers requests for metrics at an address, without end. The address may come up late, or be in use for a time.
+pub async fn keep_metrics(address: SocketAddr, facts: Arc<KubeletFacts>) {
+    let mut said = None;
+    let listener = loop {
+        let error = match TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) => error,
+        };
+        let problem = bind_problem(address, error);
+        if said.as_ref() != Some(&problem) {
+            note(&problem);
+            said = Some(problem);
         }
-        error.with_hint("choose an address of this node, such as 127.0.0.1:9400 or [::]:9400")
-    })?;
+        sleep(BIND_PAUSE).await;
+    };
     if let Ok(address) = listener.local_addr() {
         note(&format!("metrics: http://{address}/metrics"));
     }
-    Ok(listener)
+    answer_requests(&listener, &facts).await;
 }
 
-/// Answers requests for metrics, without end.
-pub async fn serve_metrics(listener: TcpListener, facts: Arc<KubeletFacts>) {
-    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+fn bind_problem(address: SocketAddr, error: io::Error) -> String {
+    let remedy = if error.kind() == io::ErrorKind::AddrInUse {
+        let port = address.port();
+        format!("; ss -ltnp 'sport = :{port}' shows the program that listens there")
+    } else {
+        String::new()
+    };
+    let (error, pause) = (FileError::from(error), BIND_PAUSE.as_secs());
+    format!("cannot serve metrics at {address}: {error}. Tries again every {pause} seconds{remedy}")
+}
+
+async fn answer_requests(listener: &TcpListener, facts: &Arc<KubeletFacts>) {
+    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // No descriptor is free, for example.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&free).try_acquire_owned() else {
-            continue;
-        };
-        let facts = Arc::clone(&facts);
-        tokio::spawn(async move {
-            let _place = place;
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() == MAX_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        let facts = Arc::clone(facts);
+        connections.push_back(tokio::spawn(async move {
             let _ = timeout(CONNECTION_TIMEOUT, serve_connection(stream, &facts)).await;
-        });
+        }));
+        // A request that has arrived is answered before the next connection is accepted.
+        yield_now().await;
     }
 }
 
@@ -97,6 +122,7 @@ async fn serve_connection(stream: TcpStream, facts: &KubeletFacts) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .keep_alive(false)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     let _ = connection.await;
@@ -126,8 +152,7 @@ fn answer_request<B>(
 
 /// Renders the metrics. What is not known has no series.
 fn render_metrics(facts: &KubeletFacts) -> String {
-    let offers = lock(&facts.offers).clone();
-    let offers = offers.map_or_else(ResourceOffers::default, |offers| offers.borrow().clone());
+    let offers = facts.offers.borrow().clone();
     let registered = lock(&facts.registered).clone();
     let used = lock(&facts.used_shares).clone();
     let offered = offers.devices.iter().map(|offered| &offered.resource);

@@ -26,11 +26,11 @@ pub mod v1beta1;
 mod watch;
 
 use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,13 +40,15 @@ use crate::commands::args::socket_address;
 use crate::commands::warn_of_changeable_programs;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directory, Environment, FileError, FileResult, lock, report_ready};
+use crate::host::{
+    Directory, Environment, FileResult, Host, Lock, LockError, is_terminal_control, report_ready,
+};
 use crate::render::table::{Column, Table};
 use crate::render::{note, output_width, print};
 
 use labels::{keep_labels, remove_labels};
 use manifest::{ManifestArgs, USUAL_KUBELET};
-use metrics::{KubeletFacts, listen, serve_metrics};
+use metrics::{KubeletFacts, keep_metrics};
 use offer::ResourceOffers;
 use pods::keep_pods;
 use registration::{Kubelet, endpoint_name, keep_registered};
@@ -65,13 +67,14 @@ pub struct DevicePluginArgs {
         long,
         value_name = "DIR",
         default_value = USUAL_KUBELET,
+        value_parser = kubelet_directory,
         value_hint = clap::ValueHint::DirPath
     )]
     kubelet: PathBuf,
     /// Print the resources and their devices, and exit
     #[arg(long)]
     list: bool,
-    /// Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:9400
+    /// Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:19835
     #[arg(long, value_name = "ADDRESS", value_parser = socket_address, conflicts_with = "list")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
@@ -79,6 +82,13 @@ pub struct DevicePluginArgs {
     /// Print what the driver says of the devices, and exit: for this program itself
     #[arg(long, hide = true, conflicts_with = "list")]
     hardware: bool,
+}
+
+fn kubelet_directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
+    if !Path::new(text).is_absolute() || text.contains(is_terminal_control) {
+        return Err("expected the absolute path of a directory without control characters");
+    }
+    Ok(PathBuf::from(text))
 }
 
 /// Runs the program.
@@ -101,11 +111,9 @@ pub fn run(args: &DevicePluginArgs, environment: Environment) -> Result<ExitStat
         return Ok(ExitStatus::Done);
     }
     warn_of_changeable_programs(&environment);
-    // Sockets and files are for this user alone.
+    // Sockets are for this user only; files have their own permissions.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let kubelet =
-        std::path::absolute(&args.kubelet).context("cannot use the kubelet's directory")?;
-    let kubelet = Kubelet::in_directory(&environment.host.under_root(kubelet));
+    let kubelet = Kubelet::in_directory(&environment.host.under_root(&args.kubelet));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -142,21 +150,19 @@ async fn serve_resources(
     environment: Environment,
     metrics: Option<SocketAddr>,
 ) -> Result<()> {
-    let facts = Arc::new(KubeletFacts::default());
-    if let Some(address) = metrics {
-        let listener = listen(address).await?;
-        tokio::spawn(serve_metrics(listener, facts.clone()));
-    }
     let ended = termination_signal().context("cannot handle signals")?;
     let mut ended = pin!(ended);
     let _plugin_lock = tokio::select! {
-        taken = wait_for_lock(&kubelet) => taken?,
+        taken = wait_for_lock(&kubelet, &environment.host) => taken?,
         () = &mut ended => return Ok(()),
     };
     let environment: &'static Environment = Box::leak(Box::new(environment));
     let mut offers = start_watching(environment)?;
     report_to_systemd();
-    *lock(&facts.offers) = Some(offers.clone());
+    let facts = Arc::new(KubeletFacts::new(offers.clone()));
+    if let Some(address) = metrics {
+        tokio::spawn(keep_metrics(address, facts.clone()));
+    }
     tokio::spawn(keep_pods(
         kubelet.clone(),
         environment,
@@ -208,13 +214,13 @@ fn new_resources(
 }
 
 /// Waits until the kubelet's directory exists, and takes the lock that keeps a second plugin out.
-async fn wait_for_lock(kubelet: &Kubelet) -> Result<File> {
+async fn wait_for_lock(kubelet: &Kubelet, host: &Host) -> Result<Lock> {
     let mut is_said = false;
     loop {
         match Directory::open_if_there(&kubelet.plugins)
             .context("cannot use the kubelet's directory")?
         {
-            Some(directory) => return take_lock(&directory),
+            Some(directory) => return take_lock(&directory, host),
             None if !is_said => {
                 note(&format!(
                     "waits for a kubelet: {} does not exist",
@@ -240,25 +246,15 @@ fn report_to_systemd() {
 /// The file in the kubelet's directory that a running plugin holds locked. The kubelet removes sockets alone.
 const LOCK_FILE: &str = "mig-mps.lock";
 
-fn take_lock(directory: &Directory) -> Result<File> {
-    let path = directory.path().join(LOCK_FILE);
-    let unusable =
-        |error: FileError| command_error(format_args!("cannot lock {}: {error}", path.display()));
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| unusable(error.into()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::Error(error)) => Err(unusable(error.into())),
-        Err(TryLockError::WouldBlock) => {
-            let what = "another mig-mps-device-plugin serves this kubelet";
-            let error = CommandError::new(ExitStatus::Refused, what);
-            Err(error.with_hint("systemctl status mig-mps-device-plugin shows that of the service"))
-        }
-    }
+fn take_lock(directory: &Directory, host: &Host) -> Result<Lock> {
+    Lock::acquire(host, directory, LOCK_FILE, Duration::ZERO, |_| {}).map_err(|error| match error {
+        LockError::Busy { holder, .. } => CommandError::new(
+            ExitStatus::Refused,
+            format_args!("{holder} serves this kubelet already"),
+        )
+        .with_hint("systemctl status mig-mps-device-plugin shows the plugin of the service"),
+        unusable @ LockError::Unusable { .. } => unusable.into(),
+    })
 }
 
 /// Returns a future that waits for a signal which ends the plugin.

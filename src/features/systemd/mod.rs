@@ -13,21 +13,22 @@ use clap::Args;
 use crate::commands::Context;
 use crate::commands::args::{ProfileSource, socket_address};
 use crate::config::{
-    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
-    ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
+    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NODE_FEATURES, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
+    NVML_LIBRARY, ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN,
+    SYSTEMD_RUN_PROGRAM,
 };
 use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, OwnFile, ToolError, check_trusted_program, is_terminal_control, join_words,
-    root_hint, write_files_into,
+    Directory, Environment, OwnFile, ToolError, check_trusted_program, is_terminal_control,
+    join_words, root_hint, write_files_into,
 };
 use crate::profile::Profile;
 use crate::render::{note, print};
 
 use pod::{check_not_owned_by_pod, install_from_pod};
 use units::{
-    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, PluginUnit, SERVICE, UnitFile, UnitFiles,
+    NAMES, PACKAGED_MARK, PLUGIN, PLUGIN_PROGRAM, Paths, PluginUnit, SERVICE, UnitFile, UnitFiles,
     WRITTEN_MARK, unit_files, units_to_start,
 };
 
@@ -66,7 +67,7 @@ pub struct SystemdArgs {
     /// Directory of the kubelet, if it is not /var/lib/kubelet
     #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
     kubelet: Option<PathBuf>,
-    /// Address at which the device plugin serves metrics over HTTP, such as 127.0.0.1:9400
+    /// Address at which the device plugin serves metrics over HTTP, such as 127.0.0.1:19835
     #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "kubernetes")]
     plugin_metrics: Option<SocketAddr>,
     /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
@@ -322,9 +323,12 @@ fn install_units(
             note_written(is_new, &file.path());
         }
     }
+    let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
+    if names.contains(&PLUGIN) {
+        make_label_directory(environment);
+    }
     let systemctl = environment.find_systemctl()?;
     ignore_missing_systemd(systemctl.reload_unit_files())?;
-    let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
     let started = units_to_start(&names);
     let enabled = [&[SERVICE], started.as_slice()].concat();
     if enable {
@@ -382,6 +386,17 @@ fn uninstall_units(
         None => {}
     }
     Ok(())
+}
+
+/// Makes the directory in which the plugin writes labels of the node. Its sandbox leaves only directories writable that exist
+/// when it starts, and Node Feature Discovery may come later.
+fn make_label_directory(environment: &Environment) {
+    let directory = environment.host.under_root(NODE_FEATURES);
+    if let Err(error) = Directory::open_or_create(&directory, 0o755) {
+        note(&format!(
+            "cannot create the directory for labels of the node: {error}"
+        ));
+    }
 }
 
 fn note_written(is_new: bool, path: &Path) {

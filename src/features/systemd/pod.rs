@@ -16,7 +16,9 @@ use jiff::Timestamp;
 use super::units::{
     PLUGIN, PLUGIN_PROGRAM, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK, unit_files, units_to_start,
 };
-use super::{Paths, PluginUnit, SystemdArgs, note_written, service_environment};
+use super::{
+    Paths, PluginUnit, SystemdArgs, make_label_directory, note_written, service_environment,
+};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
@@ -267,6 +269,7 @@ impl Installation<'_> {
             let is_new = file.write(&unit.text).context("cannot write the unit")?;
             note_written(is_new, &file.path());
         }
+        make_label_directory(self.environment);
         let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
         let started = units_to_start(&names);
         let all = [&[SERVICE], started.as_slice()].concat();

@@ -61,6 +61,21 @@ fn a_missing_nvml_library_hides_the_driver() {
 }
 
 #[test]
+fn the_driver_of_a_container_is_named() {
+    let sim = Sim::with("h200", 1);
+    fs::create_dir_all(sim.machine("run/nvidia/driver/usr")).unwrap();
+    for (variable, id) in [
+        ("MIG_MPS_NVML_LIBRARY", "nvml-library"),
+        ("MIG_MPS_CUDA_LIBRARY", "libcuda"),
+        ("MIG_MPS_CONTROL", "mps-programs"),
+    ] {
+        let report = with(&sim, variable, "/no/such-file");
+        let advice = "the driver is in a container, in /run/nvidia/driver: install it on the host";
+        report.check(id).is("fail", None, advice);
+    }
+}
+
+#[test]
 fn a_driver_that_answers_with_errors() {
     let sim = healthy();
     sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
