@@ -62,6 +62,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     assert_snapshot!(unknown, @r#"
     error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
     hint: mig-mps help diagnosis lists all
+    hint: mig-mps help deamon-dead searches the manual
     "#);
     without_gpu(&["doctor", "--explain", "805", "--json"], "").ended(2);
 }
