@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Ran, Sim, eventually, wait_until};
 
 use super::kubelet::Kubelet;
@@ -124,7 +125,7 @@ fn prometheus_gets_text_and_others_are_told() {
     ");
 }
 
-/// Sends nothing, or a part of a request, and returns what comes until the plugin closes the connection.
+/// Returns what comes until the plugin closes the connection.
 fn wait_for_end(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut rest = Vec::new();
@@ -148,6 +149,24 @@ fn idle_connections_give_way() {
     for stream in &mut idle {
         assert!(!wait_for_end(stream).contains("200 OK"));
     }
+}
+
+#[test]
+fn a_request_is_answered_before_a_burst_of_connections() {
+    let sim = shared();
+    let (plugin, address) = with_metrics(&sim);
+    let pid = Pid::from_child(&plugin.running.0);
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut asking = TcpStream::connect(&address).unwrap();
+    asking
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+        .unwrap();
+    let _idle: Vec<TcpStream> = (0..40)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    kill_process(pid, Signal::CONT).unwrap();
+    let answer = wait_for_end(&mut asking);
+    assert!(answer.contains("200 OK"), "{answer}");
 }
 
 #[test]
