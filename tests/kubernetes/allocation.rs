@@ -347,6 +347,7 @@ fn an_outside_kubelet_understands_it() {
     device 0::1 Healthy numa [[]]
     device 1::0 Healthy numa [[(1, 1)]]
     device 1::1 Healthy numa [[(1, 1)]]
+    1 ['CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING', '0']
     1 ['CUDA_MPS_PINNED_DEVICE_MEM_LIMIT']
     1 ['CUDA_MPS_PIPE_DIRECTORY', '/run/mig-mps/by-name/1/pipe']
     1 ['CUDA_VISIBLE_DEVICES', 'UUID']

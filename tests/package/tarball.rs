@@ -46,7 +46,7 @@ fn it_is_installed_upgraded_and_removed() {
     RESOURCE  DEVICE  SHARES  HEALTH
     1
     _mig-mps
-    mig-mps systemd … --install --enable enables them
+    systemctl enable mig-mps.service mig-mps-heal.timer enables them
     error: units in /etc/systemd/system run /usr/local/bin/mig-mps
     hint: run /usr/local/bin/mig-mps systemd --uninstall first
     /etc/mig-mps

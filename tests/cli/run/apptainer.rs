@@ -65,13 +65,15 @@ fn node() -> Sim {
     sim
 }
 
-/// The command, of which a container has no run directory and no `/tmp`.
+/// The command, of which a container has no run directory and no `TMPDIR`.
 fn hiding(sim: &Sim, mut command: Command) -> Command {
     let run_dir = sim.node.run_dir().display().to_string();
     let scratch = sim.node.dir().join("scratch").display().to_string();
-    // A private daemon has its directory below /tmp, since the path of TMPDIR is long.
-    command.env("HIDDEN", format!("{run_dir} {scratch} /tmp"));
-    command.env("TMPDIR", scratch);
+    // A short path, in which a private daemon can have its directory.
+    let private = sim.node.run_dir().with_file_name("s").display().to_string();
+    std::fs::create_dir_all(&private).unwrap();
+    command.env("HIDDEN", format!("{run_dir} {scratch} {private}"));
+    command.env("TMPDIR", private);
     command.env_remove("XDG_RUNTIME_DIR");
     command
 }
