@@ -143,15 +143,9 @@ const MAX_ID_LENGTH: usize = 64;
 impl BatchJob {
     /// Reads the lines of `/proc/PID/cgroup`. The name of a group that users may have made is unverified.
     pub(super) fn from_control_groups(groups: &str) -> Option<Self> {
-        groups.lines().find_map(|line| {
-            let path = line.splitn(3, ':').nth(2)?;
-            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-            let (nth, (system, id)) = (0..parts.len())
-                .rev()
-                .find_map(|nth| Some((nth, parse_job_group(&parts[..nth], parts[nth])?)))?;
-            let unverified = parts[..=nth].iter().any(|part| is_users(part));
-            Self::new(system, unescape(id), unverified)
-        })
+        let (parts, system, id) = find_job_group(groups)?;
+        let unverified = parts.iter().any(|part| is_of_user(part));
+        Self::new(system, unescape(id), unverified)
     }
 
     /// Reads the environment of a process.
@@ -200,7 +194,7 @@ const BATCH_SERVICES: [&str; 4] = [
 ];
 
 /// True for a group below which users may have given groups any name.
-fn is_users(part: &str) -> bool {
+fn is_of_user(part: &str) -> bool {
     !BATCH_SERVICES.contains(&part) && is_named_by_others(part)
 }
 
@@ -288,12 +282,22 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
 
 /// Returns the path of the innermost group of a job in the lines of `/proc/PID/cgroup`, unless users may have made it.
 pub(super) fn job_group_path(groups: &str) -> Option<String> {
-    paths_of(groups).find_map(|parts| {
+    let (mut parts, ..) = find_job_group(groups)?;
+    let last = parts.last_mut()?;
+    *last = strip_process(last);
+    let is_verified = !parts.iter().any(|part| is_of_user(part));
+    is_verified.then(|| format!("/{}", parts.join("/")))
+}
+
+/// Returns the parts of the path of the innermost group of a job in the lines of `/proc/PID/cgroup`, with the batch system
+/// and the job.
+fn find_job_group(groups: &str) -> Option<(Vec<&str>, &'static str, &str)> {
+    paths_of(groups).find_map(|mut parts| {
         let mut inner = (0..parts.len()).rev();
-        let nth = inner.find(|&nth| parse_job_group(&parts[..nth], parts[nth]).is_some())?;
-        let above = parts[..nth].join("/");
-        let is_verified = !parts[..=nth].iter().any(|part| is_users(part));
-        is_verified.then(|| format!("/{above}/{}", strip_process(parts[nth])))
+        let (nth, (system, id)) =
+            inner.find_map(|nth| Some((nth, parse_job_group(&parts[..nth], parts[nth])?)))?;
+        parts.truncate(nth + 1);
+        Some((parts, system, id))
     })
 }
 
@@ -307,7 +311,7 @@ fn paths_of(groups: &str) -> impl Iterator<Item = Vec<&str>> {
 }
 
 /// True if one of the lines of `/proc/PID/cgroup` has this group, or one below it.
-pub(super) fn are_in_group(groups: &str, group: &str) -> bool {
+pub(super) fn has_group(groups: &str, group: &str) -> bool {
     let parts: Vec<&str> = group.split('/').skip(1).collect();
     let (last, above) = parts.split_last().unwrap_or((&"", &[]));
     paths_of(groups).any(|path| {
@@ -317,11 +321,11 @@ pub(super) fn are_in_group(groups: &str, group: &str) -> bool {
 }
 
 /// True if one of the lines of `/proc/PID/cgroup` has the group of a job below this one.
-pub(super) fn are_in_job_below(groups: &str, group: &str) -> bool {
+pub(super) fn has_job_below(groups: &str, group: &str) -> bool {
     let depth = group.split('/').count() - 1;
     paths_of(groups).any(|path| {
         let mut below = depth..path.len();
-        are_in_group(groups, group) && below.any(|nth| is_job_group(&path[..nth], path[nth]))
+        has_group(groups, group) && below.any(|nth| is_job_group(&path[..nth], path[nth]))
     })
 }
 
@@ -562,6 +566,31 @@ mod tests {
         ] {
             assert_eq!(name(nothing), None, "{nothing}");
         }
+    }
+
+    #[test]
+    fn the_group_of_a_job_has_the_processes_of_the_job() {
+        for (group, other) in [
+            ("/condor_slot1_1@n1", "/condor_slot1_1@n12"),
+            (
+                "/pbs_jobs.service/jobid/7.server",
+                "/pbs_jobs.service/jobid/7.server2",
+            ),
+            (
+                "/lsf/cluster1/job.7.4711.17",
+                "/lsf/cluster1/job.70.4711.17",
+            ),
+        ] {
+            let inner = format!("0::{group}/inner");
+            let path = job_group_path(&inner).unwrap();
+            assert!(has_group(&inner, &path), "{path}");
+            assert!(!has_group(&format!("0::{other}/inner"), &path), "{path}");
+        }
+        // LSF makes a group for each process that it starts.
+        assert!(has_group(
+            "0::/lsf/cluster1/job.7.4722.18",
+            "/lsf/cluster1/job.7"
+        ));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use rustix::process::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::batch_job::{are_in_group, are_in_job_below, job_group_path};
+use super::batch_job::{has_group, has_job_below, job_group_path};
 use super::files::read_proc_field;
 use super::{BatchJob, FileError, FileResult, Host, Interrupt, Uid, Workload, to_printable};
 
@@ -319,12 +319,12 @@ impl Process {
 
     /// True if the process is in a control group, or in one below it.
     pub fn is_in_control_group(&self, group: &str) -> bool {
-        are_in_group(&self.control_groups().unwrap_or_default(), group)
+        has_group(&self.control_groups().unwrap_or_default(), group)
     }
 
     /// True if the process is in the control group of a job below this one.
     pub fn is_in_job_below(&self, group: &str) -> bool {
-        are_in_job_below(&self.control_groups().unwrap_or_default(), group)
+        has_job_below(&self.control_groups().unwrap_or_default(), group)
     }
 
     /// Returns the control group that a batch system other than Slurm has made for the job of this process.

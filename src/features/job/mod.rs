@@ -170,7 +170,8 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The hints of a device that is for other users are for them, and not for who writes a prolog.
+/// Returns the error of a device that is not ready. The hints about a device for other users address these users, so the
+/// author of a prolog gets another hint.
 fn not_ready_error(cause: NotReady) -> CommandError {
     let is_for_others = matches!(cause, NotReady::NoAccess(NoAccess::Reserved { .. }));
     let error = CommandError::from(cause);
@@ -233,10 +234,10 @@ fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> 
     Ok(others)
 }
 
-/// The uid by which the system calls mean no user.
+/// The uid that means "no user" in system calls.
 const NO_UID: u32 = u32::MAX;
 
-/// Returns the uid of a user, whom the machine must know by a name.
+/// Returns the uid of a user. The machine must know a name, but not a number.
 fn find_user(word: &str) -> Result<Uid> {
     if let Ok(uid) = word.parse()
         && uid != NO_UID

@@ -213,7 +213,7 @@ impl Installation<'_> {
             let error = command_error("systemd does not run this host, or systemd-run is missing");
             return Err(error.with_hint("choose nodes that systemd runs: mig-mps-device-plugin --manifest PROFILE --node-selector LABEL=VALUE"));
         };
-        // Beside the directory that is emptied when the pod starts again: the path is recorded with the profile.
+        // Outside the pod's directory, which is removed with the pod: the path is recorded with the profile.
         let file = self.staged_profile();
         file.write(text).context("cannot write the profile")?;
         let mut up = Command::new(self.staged.join("mig-mps"));
