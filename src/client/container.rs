@@ -137,7 +137,7 @@ impl ContainerDevice {
             name, uuid, pipe, ..
         } = self;
         let mut text = format!(
-            "# For docker compose, after your own file: the service main on device {name}.\nservices:\n  main:\n"
+            "# For docker compose, as a second file: it gives device {name} to the service main.\nservices:\n  main:\n"
         );
         if let Some(user) = self.user {
             let _ = writeln!(text, "    user: \"{user}\"");

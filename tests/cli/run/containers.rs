@@ -112,7 +112,7 @@ fn compose_gets_a_file() {
     let sim = node();
     let ran = sim.run(&["env", "nobodys", "--memory", "2G", "--format", "compose"]);
     assert_snapshot!(anywhere(&sim, &ran.ended(0).stdout), @r#"
-    # For docker compose, after your own file: the service main on device nobodys.
+    # For docker compose, as a second file: it gives device nobodys to the service main.
     services:
       main:
         user: "65534"
