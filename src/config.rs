@@ -52,6 +52,24 @@ pub const NODE_FEATURES: &str = "/etc/kubernetes/node-feature-discovery/features
 /// The root of the system's paths.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
+/// The beginnings of the UUIDs of devices: of whole GPUs, of MIG devices, and of several GPUs as one device.
+const UUID_BEGINNINGS: [&str; 3] = ["GPU-", "MIG-", JOINT];
+
+/// The beginning of the UUIDs of joint devices, which mig-mps gives them.
+pub const JOINT: &str = "JOINT-";
+
+/// Returns what follows the beginning of the UUID of a device; `None` for a text that does not begin as such a UUID.
+pub fn end_of_uuid(text: &str) -> Option<&str> {
+    UUID_BEGINNINGS
+        .iter()
+        .find_map(|beginning| text.strip_prefix(beginning))
+}
+
+/// True for a text that begins as the UUID of a device does.
+pub fn begins_as_uuid(text: &str) -> bool {
+    end_of_uuid(text).is_some()
+}
+
 /// Every variable with its meaning, for the help and the manual.
 pub const VARIABLES: [(&str, &str); 11] = [
     (

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 const LIBRARY_NAME: &str = "libcuda.so.1";
 
 type Init = unsafe extern "C" fn(c_uint) -> c_uint;
+type GetCount = unsafe extern "C" fn(*mut c_int) -> c_uint;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_uint;
 type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_uint;
 type CreateContext = unsafe extern "C" fn(*mut *mut c_void, c_uint, c_int) -> c_uint;
@@ -78,19 +79,30 @@ impl Cuda {
         CudaError::check(unsafe { init(0) })
     }
 
-    /// Reads an attribute of the first device.
-    fn query_attribute(&self, attribute: c_int) -> Result<c_int, CudaError> {
+    /// Returns the number of devices that the process sees.
+    fn count_devices(&self) -> Result<c_int, CudaError> {
+        // SAFETY: the signature is that of cuda.h.
+        let count = unsafe { self.library.get::<GetCount>(b"cuDeviceGetCount\0") };
+        let count = count.map_err(|_| CudaError::MISSING_FUNCTION)?;
+        let mut devices = 0;
+        // SAFETY: the pointer is to a number that lives.
+        CudaError::check(unsafe { count(&raw mut devices) })?;
+        Ok(devices)
+    }
+
+    /// Reads an attribute of a device, by its ordinal.
+    fn query_attribute(&self, attribute: c_int, device: c_int) -> Result<c_int, CudaError> {
         // SAFETY: the signature is that of cuda.h.
         let get = unsafe { self.library.get::<GetAttribute>(b"cuDeviceGetAttribute\0") };
         let get = get.map_err(|_| CudaError::MISSING_FUNCTION)?;
         let mut value = 0;
         // SAFETY: the pointer is to a number that lives, and a device handle is an ordinal.
-        CudaError::check(unsafe { get(&raw mut value, attribute, FIRST_DEVICE) })?;
+        CudaError::check(unsafe { get(&raw mut value, attribute, device) })?;
         Ok(value)
     }
 
-    /// Returns the UUID of the first device: under MIG that of the MIG device, from drivers that have it.
-    fn query_uuid(&self) -> Result<[u8; 16], CudaError> {
+    /// Returns the UUID of a device: under MIG that of the MIG device, from drivers that have it.
+    fn query_uuid(&self, device: c_int) -> Result<[u8; 16], CudaError> {
         // SAFETY: both signatures are those of cuda.h.
         let get = unsafe {
             let newer = self.library.get::<GetUuid>(b"cuDeviceGetUuid_v2\0");
@@ -99,7 +111,7 @@ impl Cuda {
         let get = get.map_err(|_| CudaError::MISSING_FUNCTION)?;
         let mut uuid = [0; 16];
         // SAFETY: the pointer is to 16 bytes that live.
-        CudaError::check(unsafe { get(&raw mut uuid, FIRST_DEVICE) })?;
+        CudaError::check(unsafe { get(&raw mut uuid, device) })?;
         Ok(uuid)
     }
 }
@@ -272,7 +284,7 @@ impl Cuda {
         let [memory_free, memory_total] = self.query_memory()?;
         let is_right = self.run_kernel()?.into_iter().eq(expected_results());
         Ok(Computed {
-            is_client: self.query_attribute(MPS_ENABLED)? == 1,
+            is_client: self.query_attribute(MPS_ENABLED, FIRST_DEVICE)? == 1,
             sm_count: self.sm_count()?,
             memory_total,
             memory_free,
@@ -286,7 +298,7 @@ impl Cuda {
     }
 
     fn sm_count(&self) -> Result<u32, CudaError> {
-        let count = self.query_attribute(MULTIPROCESSOR_COUNT)?;
+        let count = self.query_attribute(MULTIPROCESSOR_COUNT, FIRST_DEVICE)?;
         Ok(count.try_into().unwrap_or(0))
     }
 }
@@ -354,11 +366,11 @@ impl fmt::Display for CudaError {
 pub enum AttachResult {
     /// CUDA works.
     Initialized {
-        /// True if the process is an MPS client.
+        /// True if the process is an MPS client on all its devices.
         is_client: bool,
-        /// The UUID of its first device, without a prefix.
-        uuid: [u8; 16],
-        /// The SMs of that device that it may use.
+        /// The UUIDs of its devices, without a prefix.
+        uuids: Vec<[u8; 16]>,
+        /// The SMs of the first device that it may use.
         sm_count: u32,
         /// The time that `cuInit` took.
         time: Duration,
@@ -380,9 +392,15 @@ fn try_attach(cuda: &Cuda) -> Result<AttachResult, CudaError> {
     let start = Instant::now();
     cuda.init()?;
     let time = start.elapsed();
+    let mut is_client = true;
+    let mut uuids = Vec::new();
+    for device in FIRST_DEVICE..cuda.count_devices()? {
+        is_client &= cuda.query_attribute(MPS_ENABLED, device)? == 1;
+        uuids.push(cuda.query_uuid(device)?);
+    }
     Ok(AttachResult::Initialized {
-        is_client: cuda.query_attribute(MPS_ENABLED)? == 1,
-        uuid: cuda.query_uuid()?,
+        is_client,
+        uuids,
         sm_count: cuda.sm_count()?,
         time,
     })

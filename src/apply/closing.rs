@@ -43,7 +43,7 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         return Ok(());
     };
     let asked = run
-        .daemon_of(&close.uuid)
+        .daemon_at(&close.uuid)
         .close(host, (daemon.pid, daemon.start_time));
     if let Err(error) = asked {
         let restored = run.run_dir.replace_record(before);

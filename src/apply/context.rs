@@ -9,7 +9,7 @@ use crate::mps::{Daemon, MpsProcesses};
 use crate::node::{Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
 use crate::plan::{Action, GpuPlan};
-use crate::state::RunDir;
+use crate::state::{DeviceRecord, RunDir};
 
 /// The surroundings in which a plan is applied.
 pub struct ApplyContext<'a> {
@@ -134,7 +134,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {
+    /// Returns the daemon of a record, running or not.
+    pub(super) fn daemon_of(&self, record: &DeviceRecord) -> Daemon {
+        self.daemon_at(&record.uuid)
+            .with_devices(record.key.gpus().len())
+    }
+
+    /// Returns the daemon of the device with this UUID, for work that is the same on one GPU and on several.
+    pub(super) fn daemon_at(&self, uuid: &str) -> Daemon {
         Daemon::new(
             self.context.programs.clone(),
             self.context.node.control_program(),

@@ -126,7 +126,7 @@ pub(super) fn stop_daemon(
         };
         return Err(cause.with_cleanup(written.map_err(Cause::from)));
     }
-    clean_up_after(run, &run.daemon_of(&record.uuid), record)
+    clean_up_after(run, &run.daemon_of(record), record)
 }
 
 /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
@@ -147,7 +147,7 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
         return Ok(());
     }
     let host = &run.context.environment.host;
-    let daemon = run.daemon_of(&record.uuid);
+    let daemon = run.daemon_of(record);
     if record.daemon.is_some_and(|id| id.is_hidden(host)) {
         return Err(Cause::Other(format!(
             "the daemon of {} cannot be seen from here: it may run in another pid namespace",
@@ -163,7 +163,7 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
             (patience, means)
             && patience != ClientPolicy::AT_ONCE
         {
-            wait_for_clients(run, &record.uuid, Duration::from_secs(seconds.into()));
+            wait_for_clients(run, record, Duration::from_secs(seconds.into()));
         }
         // This ends the servers in the directory too; a healed daemon stays.
         return Ok(daemon.stop(
@@ -180,13 +180,15 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
 }
 
 /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
-fn wait_for_clients(run: &Run<'_>, uuid: &str, limit: Duration) {
+fn wait_for_clients(run: &Run<'_>, record: &DeviceRecord, limit: Duration) {
     const INTERVAL: Duration = Duration::from_millis(200);
     let interrupt = &run.context.environment.interrupt;
     let begun = Instant::now();
     loop {
-        let read = run.nvml_on(uuid, GpuHandle::query_processes);
-        let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+        let is_idle = record.driver_uuids().iter().all(|uuid| {
+            let read = run.nvml_on(uuid, GpuHandle::query_processes);
+            read.is_ok_and(|processes| processes.clients.is_empty())
+        });
         if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
             return;
         }
@@ -218,7 +220,7 @@ pub(super) fn forget_daemon(run: &Run<'_>, record: &DeviceRecord) -> Result<(), 
 pub(super) fn is_alive(run: &Run<'_>, record: &DeviceRecord) -> bool {
     let host = &run.context.environment.host;
     let count = run
-        .daemon_of(&record.uuid)
+        .daemon_of(record)
         .count_processes(host, daemon_user(record));
     count.map_or(true, |count| count > 0)
 }
@@ -233,6 +235,6 @@ fn daemon_user(record: &DeviceRecord) -> Uid {
 /// Ends a server that has outlived its daemon.
 pub(super) fn end_stray(run: &Run<'_>, stray: &EndStray) -> Result<(), Cause> {
     let host = &run.context.environment.host;
-    let daemon = run.daemon_of(&stray.uuid);
+    let daemon = run.daemon_at(&stray.uuid);
     Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
 }

@@ -13,15 +13,16 @@ use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProcesses, MpsProgr
 use crate::nvml::GpuHandle;
 use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, is_disk_full};
+use crate::state::{DaemonId, DeviceRecord, InstanceKey, is_disk_full};
 
 /// The record of a daemon that is to start; `None` if its device does not exist.
 pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
     let mut record = DeviceRecord {
         name: start.name.clone(),
-        key: DeviceKey::for_whole_gpu(&gpu.plan.uuid),
         uuid: gpu.plan.uuid.clone(),
+        key: start.whole_device_key(gpu.run.context.node, &gpu.plan.uuid),
         gpu: gpu.plan.index,
+        joint_gpus: start.joint.clone(),
         profile: None,
         settings: start.settings.clone(),
         served_id: start.served_id,
@@ -38,6 +39,9 @@ pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceR
         closing: None,
         leaving: false,
     };
+    if record.key.is_joint() {
+        record.uuid = record.key.joint_uuid();
+    }
     if let Place::Mig { placement, nth } = start.place {
         let instance = gpu.instances.get(&placement)?;
         let compute = instance.compute.get(nth)?;
@@ -124,7 +128,7 @@ pub(super) fn restart_daemon(
 /// Starts or completes the daemon of a record and its eager server, and reads all settings back. Returns true if the daemon is
 /// new, and false if it was running before. With `keeps_record`, the record and the pipe directory stay if that fails.
 fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Result<bool, Cause> {
-    let daemon = run.daemon_of(&record.uuid);
+    let daemon = run.daemon_of(record);
     daemon.check_path()?;
     if record.served_id.is_none() {
         record.served_id = query_account_id(serve_setting(&record.settings))?;
@@ -133,7 +137,7 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         run.context.environment,
         &record.settings,
         record.served_id,
-        (&record.key.gpu, &record.uuid),
+        (&record.key, &record.uuid),
     )?;
     run.run_dir.write_record(record)?;
     let host = &run.context.environment.host;
@@ -245,14 +249,18 @@ fn has_server(run: &Run<'_>, daemon: Pid) -> Result<bool, Cause> {
 
 /// True if a daemon has a server that has no GPU yet, and so no clients.
 fn is_starting_server(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
-    let processes = run.nvml_on(&record.uuid, GpuHandle::query_processes)?;
+    let mut readings = Vec::new();
+    for uuid in record.driver_uuids() {
+        readings.push(run.nvml_on(uuid, GpuHandle::query_processes)?);
+    }
     let daemon = record.daemon.ok_or(Cause::NoDevice)?;
     let family = run.context.environment.host.process_family(daemon.pid)?;
     let has_one_without_gpu = family
         .children(daemon.pid)
         .filter(|child| MpsProgram::is_mps_process(child))
-        .any(|server| !processes.contains_pid(server.pid));
-    Ok(processes.clients.is_empty() && has_one_without_gpu)
+        .any(|server| readings.iter().any(|read| !read.contains_pid(server.pid)));
+    let has_no_clients = readings.iter().all(|read| read.clients.is_empty());
+    Ok(has_no_clients && has_one_without_gpu)
 }
 
 /// Starts the server that a daemon has lost. A rollback does not end the server, because the record asks for one.
@@ -266,7 +274,7 @@ pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Caus
     }
     let user = first_user(run, record);
     Ok(run
-        .daemon_of(&record.uuid)
+        .daemon_of(record)
         .start_server(&step.settings, Some(&record.settings), user)?)
 }
 
@@ -322,7 +330,7 @@ fn finish_settings_change(
     wanted: &DeviceRecord,
     was: &Settings,
 ) -> Result<(), Cause> {
-    let daemon = run.daemon_of(&wanted.uuid);
+    let daemon = run.daemon_of(wanted);
     daemon.change_settings(&wanted.settings, was)?;
     if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
         daemon.open_directories(&access)?;

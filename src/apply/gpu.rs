@@ -21,7 +21,7 @@ use super::rollback::{StepBack, steps_back};
 use crate::host::{Threads, lock};
 use crate::node::Served;
 use crate::nvml::NvmlError;
-use crate::plan::{Action, GpuPlan, Stop};
+use crate::plan::{Action, GpuPlan, Step, Stop};
 use crate::state::{DeviceKey, DeviceRecord};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
@@ -32,6 +32,8 @@ pub(super) struct GpuRun<'a> {
     pub(super) history: History,
     /// The number of the next step.
     next: usize,
+    /// True if a step failed on another GPU of a joint device.
+    pub(super) is_held_up: bool,
     rolled_back: RolledBack,
 }
 
@@ -56,6 +58,7 @@ impl<'a> GpuRun<'a> {
             },
             before,
             next: 0,
+            is_held_up: false,
             rolled_back: RolledBack::default(),
         }
     }
@@ -71,9 +74,32 @@ impl<'a> GpuRun<'a> {
         self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 
+    /// The UUID of the GPU.
+    pub(super) fn uuid(&self) -> &str {
+        &self.gpu.plan.uuid
+    }
+
+    /// Runs the steps up to the start of the daemon of a joint device, for which the other GPUs must be ready, too.
+    pub(super) fn run_to_joint_daemon(self, threads: &Threads) -> Self {
+        let steps = &self.gpu.plan.steps;
+        let is_joint = |step: &Step| {
+            step.action
+                .as_start()
+                .is_some_and(|start| !start.joint.is_empty())
+        };
+        let end = steps.iter().position(is_joint).unwrap_or(steps.len());
+        self.run_steps_until(end, threads)
+    }
+
+    /// Runs the remaining steps.
+    pub(super) fn run_to_end(self, threads: &Threads) -> Self {
+        let end = self.gpu.plan.steps.len();
+        self.run_steps_until(end, threads)
+    }
+
     /// Runs the steps up to one with this number.
-    pub(super) fn run_steps_until(mut self, end: usize, threads: &Threads) -> Self {
-        if self.history.has_failed() {
+    fn run_steps_until(mut self, end: usize, threads: &Threads) -> Self {
+        if self.history.has_failed() || self.is_held_up {
             return self;
         }
         let (gpu, history) = (&mut self.gpu, &self.history);
@@ -181,8 +207,8 @@ impl<'a> GpuRun<'a> {
         steps_back(&now, &self.before, self.gpu.offered_profiles())
     }
 
-    /// Undoes the rest of what the run has changed.
-    pub(super) fn roll_back(mut self, threads: &Threads) -> RolledBack {
+    /// Undoes the rest of what the run has changed, but for the daemons of joint devices: their other GPUs come first.
+    pub(super) fn roll_back(mut self, threads: &Threads) -> Self {
         let mut hangs = self.read_unknown();
         let (starts, steps): (Vec<_>, Vec<_>) = self
             .find_steps_back()
@@ -204,7 +230,8 @@ impl<'a> GpuRun<'a> {
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
             self.add_step_result(&step, result);
         }
-        let started = threads.map_in_parallel(starts, |step| {
+        let starts = starts.into_iter().filter(|step| !is_joint_start(step));
+        let started = threads.map_in_parallel(starts.collect(), |step| {
             let result = match &step {
                 StepBack::Start(record) => start_again(&self.gpu, record),
                 _ => Ok(()),
@@ -223,6 +250,17 @@ impl<'a> GpuRun<'a> {
                     || self.gpu.unknown.contains_key(&created.placement)
             },
         );
+        self
+    }
+
+    /// Starts the daemons of joint devices again that have stopped. Returns the outcome of the whole rollback.
+    pub(super) fn start_joint_daemons_again(mut self) -> RolledBack {
+        for step in self.find_steps_back().into_iter().filter(is_joint_start) {
+            if let StepBack::Start(record) = &step {
+                let result = start_again(&self.gpu, record);
+                self.add_step_result(&step, result);
+            }
+        }
         self.rolled_back
     }
 
@@ -360,6 +398,10 @@ impl<'a> Attempt<'a> {
         lock(&self.history.ended).insert(step.number, failure);
         is_done
     }
+}
+
+fn is_joint_start(step: &StepBack) -> bool {
+    matches!(step, StepBack::Start(record) if record.key.is_joint())
 }
 
 /// Starts a stopped daemon again.

@@ -393,7 +393,7 @@ impl NodeRecord {
         files
             .now
             .stopped
-            .retain(|stopped| stopped.record.key != *key);
+            .retain(|stopped| !stopped.record.key.excludes(key));
         let _ = files.write_if_changed(&self.run_dir);
     }
 

@@ -28,6 +28,7 @@ mod gpu;
 mod gpu_state;
 mod in_use;
 mod instances;
+mod joint;
 mod journal;
 mod kill;
 mod mig_mode;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::context::Run;
 use super::error::FailedStep;
+use crate::config::begins_as_uuid;
 use crate::host::{Directories, Directory, Environment, FileResult};
 use crate::mps::{LogDir, needs_rotation, rotate_logs};
 use crate::node::Node;
@@ -37,7 +38,7 @@ fn remove_logs(run: &Run<'_>, devices: Option<&[String]>, until: Instant) -> Fil
         let device = name.split('.').next().unwrap_or_default();
         let is_wanted = match devices {
             Some(devices) => devices.iter().any(|wanted| wanted == device),
-            None => name.starts_with("GPU-") || name.starts_with("MIG-"),
+            None => begins_as_uuid(name),
         };
         if is_wanted && !run.run_dir.has_record(name) {
             removed = removed.and(logs.remove_all(name, until));

@@ -216,6 +216,7 @@ mod tests {
             uuid: format!("{key:?}"),
             key,
             gpu: Some(0),
+            joint_gpus: Vec::new(),
             profile: None,
             served_id: None,
             settings: Settings::default(),
@@ -262,6 +263,7 @@ mod tests {
                 return vec![DeviceKey::for_whole_gpu("GPU-1")];
             }
             let key = |instance: &GpuInstanceReading, compute| DeviceKey {
+                joint: Vec::new(),
                 gpu: "GPU-1".to_owned(),
                 instance: Some(InstanceKey {
                     profile: instance.profile,

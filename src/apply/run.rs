@@ -7,6 +7,7 @@ use super::context::{ApplyContext, OnFailure, Progress, Run};
 use super::error::{ApplyError, FailedStep};
 use super::gpu::{GpuRun, stop_daemons};
 use super::in_use::find_held_gpus;
+use super::joint::JointGpus;
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
 use super::purge::purge_files;
@@ -85,7 +86,12 @@ fn threads_for(plan: &Plan) -> usize {
 }
 
 /// Runs the steps of each GPU.
-fn run_steps<'a>(plan: &'a Plan, run: &'a Run<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
+fn run_steps<'a>(
+    plan: &'a Plan,
+    run: &'a Run<'a>,
+    joint: &JointGpus,
+    threads: &Threads,
+) -> Vec<GpuRun<'a>> {
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
     let context = run.context;
     let (node, on_failure) = (context.node, run.on_failure);
@@ -98,14 +104,16 @@ fn run_steps<'a>(plan: &'a Plan, run: &'a Run<'a>, threads: &Threads) -> Vec<Gpu
             held.iter()
                 .any(|held| held.uuids.contains(&gpu_run.gpu.plan.uuid))
         });
+    joint.follow(&mut first, &mut rest);
     stop_daemons(&first, threads);
+    joint.hold_up_failed(&mut first);
     first = threads.map_in_parallel(first, |gpu_run| gpu_run.run_to_mig_mode(threads));
     stop_daemons(&rest, threads);
+    joint.hold_up_failed(&mut rest);
     first.append(&mut rest);
-    threads.map_in_parallel(first, |gpu_run| {
-        let end = gpu_run.gpu.plan.steps.len();
-        gpu_run.run_steps_until(end, threads)
-    })
+    let mut runs = threads.map_in_parallel(first, |gpu_run| gpu_run.run_to_joint_daemon(threads));
+    joint.hold_up_failed(&mut runs);
+    threads.map_in_parallel(runs, |gpu_run| gpu_run.run_to_end(threads))
 }
 
 fn carry_out(
@@ -114,7 +122,8 @@ fn carry_out(
     change: &ChangeInProgress<'_>,
     threads: &Threads,
 ) -> Result<Vec<Unit>, ApplyError> {
-    let runs = run_steps(plan, run, threads);
+    let joint = JointGpus::of_plan(plan, run);
+    let runs = run_steps(plan, run, &joint, threads);
     let environment = run.context.environment;
     let interrupted = environment.interrupt.is_interrupted();
     let has_failed = runs.iter().any(|gpu_run| gpu_run.history.has_failed());
@@ -124,12 +133,14 @@ fn carry_out(
             OnFailure::LeaveOut => interrupted || gpu_run.is_to_be_undone(),
             OnFailure::GoOn => false,
         });
+    joint.follow(&mut undone, &mut kept);
     let mut failures: Vec<FailedStep> = undone
         .iter()
         .chain(&kept)
         .flat_map(|gpu_run| gpu_run.history.take_failures())
         .collect();
     failures.extend(undo_namesakes(&mut undone, &mut kept));
+    joint.follow(&mut undone, &mut kept);
     let mut error = ApplyError {
         failures,
         interrupted,
@@ -214,7 +225,8 @@ fn roll_back(mut runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Thread
     }
     // Idle daemons stop one after another, on all GPUs.
     runs.iter_mut().for_each(GpuRun::stop_started_daemons);
-    for undone in threads.map_in_parallel(runs, |gpu_run| gpu_run.roll_back(threads)) {
+    let runs = threads.map_in_parallel(runs, |gpu_run| gpu_run.roll_back(threads));
+    for undone in runs.into_iter().map(GpuRun::start_joint_daemons_again) {
         error.add_rollback(undone);
     }
 }

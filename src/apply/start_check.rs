@@ -14,7 +14,7 @@ use crate::mps::{Daemon, LaunchRequest, LogFile};
 use crate::node::{Device, Node};
 use crate::plan::{Action, Plan, Start, StartedBy, serve_setting};
 use crate::settings::{CpuChoice, Serve, Settings};
-use crate::state::{DeviceRecord, RunDir};
+use crate::state::{DeviceKey, DeviceRecord, RunDir};
 
 /// Stands for the UUID of a device that does not exist yet. All UUIDs of MIG devices have this length.
 const EXAMPLE_UUID: &str = "MIG-00000000-0000-0000-0000-000000000000";
@@ -51,7 +51,8 @@ pub fn check_starts(
             let Action::Start(start) = &mut step.action else {
                 continue;
             };
-            match check.check_start(&gpu.uuid, start, &mut plan.remarks) {
+            let key = start.whole_device_key(node, &gpu.uuid);
+            match check.check_start(&key, start, &mut plan.remarks) {
                 Ok(id) => start.served_id = id,
                 Err(cause) => error.failures.push(FailedStep {
                     gpu: gpu.index,
@@ -79,7 +80,7 @@ impl StartCheck<'_> {
     /// Checks one start. Returns the id of the user or group that the daemon is for.
     fn check_start(
         &self,
-        gpu: &str,
+        key: &DeviceKey,
         start: &Start,
         remarks: &mut Vec<String>,
     ) -> Result<Option<u32>, Cause> {
@@ -109,7 +110,7 @@ impl StartCheck<'_> {
             self.run_dir.pipe_dir(uuid),
             self.directories.log.join(uuid),
         );
-        let launch = launch_request(self.environment, settings, id, (gpu, uuid))?;
+        let launch = launch_request(self.environment, settings, id, (key, uuid))?;
         Ok(daemon.check_launch(&launch).map(|()| id)?)
     }
 
@@ -218,12 +219,12 @@ pub(super) fn query_account_id(serve: &Serve) -> Result<Option<u32>, Cause> {
     id.map(Some).ok_or(Cause::NoAccount { what, name })
 }
 
-/// Returns the request to launch the daemon of a device on a GPU, which are given by their UUIDs.
+/// Returns the request to launch the daemon of the device with this key and UUID.
 pub(super) fn launch_request(
     environment: &Environment,
     settings: &Settings,
     served_id: Option<u32>,
-    (gpu, device): (&str, &str),
+    (key, device): (&DeviceKey, &str),
 ) -> Result<LaunchRequest, Cause> {
     let serve = serve_setting(settings);
     let access = access_of(serve, served_id).unwrap_or(Access::Owner);
@@ -245,7 +246,7 @@ pub(super) fn launch_request(
         None => None,
         Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
         Some(CpuChoice::Near) => {
-            let cpus = environment.host.cpus_near(gpu).map_err(|error| {
+            let cpus = environment.host.cpus_near(key.gpus()).map_err(|error| {
                 let what = format!("cannot tell the CPUs near the GPU: {error}");
                 FileError::new(error.kind(), what)
             });
@@ -254,6 +255,7 @@ pub(super) fn launch_request(
     };
     Ok(LaunchRequest {
         device: device.to_owned(),
+        visible: key.cuda_devices(device),
         multiuser: serve.is_shared(),
         access,
         reader,

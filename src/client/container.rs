@@ -48,6 +48,8 @@ impl SharedMemory {
 pub struct ContainerDevice {
     pub name: String,
     pub uuid: String,
+    /// The UUIDs by which the driver knows it: those of all GPUs of a joint device.
+    pub gpus: Vec<String>,
     /// The run directory that its record is in.
     pub run_dir: PathBuf,
     /// The pipe directory on the host, and in the container.
@@ -65,11 +67,12 @@ pub struct ContainerDevice {
 impl ContainerDevice {
     /// Refuses values that the text for a container cannot have.
     fn check_values(&self) -> Result<(), UnsafeValue> {
-        let values = self.variables.iter().map(|(_, value)| value);
-        for value in values.chain([&self.pipe]) {
-            let is_plain = value
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "/._-=".contains(c));
+        let values = self.variables.iter().map(|(_, value)| (value, ","));
+        // A comma ends the value of an option of --mount.
+        for (value, separators) in values.chain([(&self.pipe, "")]) {
+            let is_plain = value.chars().all(|c| {
+                c.is_ascii_alphanumeric() || "/._-=".contains(c) || separators.contains(c)
+            });
             if !is_plain {
                 return Err(UnsafeValue(value.clone()));
             }
@@ -77,11 +80,29 @@ impl ContainerDevice {
         Ok(())
     }
 
-    /// Returns options of `docker run` and `podman run`, on one line; `gpu` is the one before the device's UUID.
-    pub fn engine_options(&self, gpu: &str) -> Result<String, UnsafeValue> {
+    /// Returns the option by which docker gives its GPUs to a container.
+    pub fn docker_gpus(&self) -> String {
+        match self.gpus.as_slice() {
+            [one] => format!("--gpus device={one}"),
+            // Docker reads quotes, as around a value with commas. The shell leaves those in the output of a command.
+            several => format!("--gpus \"device={}\"", several.join(",")),
+        }
+    }
+
+    /// Returns the options by which podman gives its GPUs to a container.
+    pub fn podman_gpus(&self) -> String {
+        let each = self
+            .gpus
+            .iter()
+            .map(|gpu| format!("--device nvidia.com/gpu={gpu}"));
+        each.collect::<Vec<String>>().join(" ")
+    }
+
+    /// Returns options of `docker run` and `podman run`, on one line; `gpus` are those for the GPUs.
+    pub fn engine_options(&self, gpus: &str) -> Result<String, UnsafeValue> {
         self.check_values()?;
-        let Self { uuid, pipe, .. } = self;
-        let mut text = format!("{gpu}{uuid} --mount type=bind,src={pipe},dst={pipe},readonly");
+        let pipe = &self.pipe;
+        let mut text = format!("{gpus} --mount type=bind,src={pipe},dst={pipe},readonly");
         for (name, value) in &self.variables {
             let _ = write!(text, " --env {name}={value}");
         }
@@ -118,7 +139,7 @@ impl ContainerDevice {
             let _ = write!(text, "    securityContext:\n      runAsUser: {user}\n");
         }
         text.push_str("    env:\n");
-        let gpu = ("NVIDIA_VISIBLE_DEVICES".to_owned(), self.uuid.clone());
+        let gpu = ("NVIDIA_VISIBLE_DEVICES".to_owned(), self.gpus.join(","));
         for (name, value) in [&gpu].into_iter().chain(&self.variables) {
             let _ = write!(text, "    - name: {name}\n      value: \"{value}\"\n");
         }
@@ -133,9 +154,8 @@ impl ContainerDevice {
     /// Returns a file for docker compose, in YAML.
     pub fn compose_file(&self) -> Result<String, UnsafeValue> {
         self.check_values()?;
-        let Self {
-            name, uuid, pipe, ..
-        } = self;
+        let Self { name, pipe, .. } = self;
+        let gpus = self.gpus.join("\", \"");
         let mut text = format!(
             "# For docker compose, as a second file: it gives device {name} to the service main.\nservices:\n  main:\n"
         );
@@ -157,7 +177,7 @@ impl ContainerDevice {
             "    volumes:\n    - type: bind\n      source: {pipe}\n      target: {pipe}\n      read_only: true\n\
              \x20     bind: {{ create_host_path: false }}\n\
              \x20   deploy:\n      resources:\n        reservations:\n          devices:\n\
-             \x20         - {{ driver: nvidia, device_ids: [\"{uuid}\"], capabilities: [gpu] }}\n"
+             \x20         - {{ driver: nvidia, device_ids: [\"{gpus}\"], capabilities: [gpu] }}\n"
         );
         Ok(text)
     }

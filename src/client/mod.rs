@@ -8,6 +8,7 @@ pub mod admission;
 mod apptainer;
 pub mod cdi_files;
 mod container;
+mod job_gpus;
 mod no_access;
 mod ready;
 mod variables;
@@ -18,6 +19,7 @@ pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
     missing_engine_options,
 };
+pub use job_gpus::gpus_of_caller;
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, HeldClient, NotReady, Verified, check_client_access, check_ready, check_user,

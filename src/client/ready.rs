@@ -350,6 +350,8 @@ pub enum NotAttached {
     Late(Duration),
     #[error("CUDA shows another device: {0}")]
     AnotherDevice(String),
+    #[error("CUDA shows {seen} of {gpus} GPUs")]
+    OtherCount { seen: usize, gpus: usize },
     #[error("libcuda cannot be loaded: {0}")]
     NoLibrary(String),
     #[error(transparent)]
@@ -372,7 +374,11 @@ impl Failure for NotAttached {
                 "install the NVIDIA driver, or set MIG_MPS_CUDA_LIBRARY to the path of libcuda.so.1"
             }
             Self::Check(error) => return error.hint(),
-            Self::Failed(_) | Self::OutsideMps | Self::AnotherDevice(_) | Self::Unexpected(_) => {
+            Self::Failed(_)
+            | Self::OutsideMps
+            | Self::AnotherDevice(_)
+            | Self::OtherCount { .. }
+            | Self::Unexpected(_) => {
                 return None;
             }
         };
@@ -396,7 +402,7 @@ fn attach_as(
         },
     )?;
     let answer = parse_attach_result(&output.stdout, &output.stderr)?;
-    judge_attach_result(device, user, answer)
+    judge_attach_result(device, variables.visible_devices(), user, answer)
 }
 
 /// A client of a device that computes nothing. While it is there, a daemon that admits no new clients does not end, and nobody
@@ -413,7 +419,8 @@ impl HeldClient {
         command.arg("--hold");
         let (held, line) = HeldProgram::start(CHECK, &command, ATTACH_TIMEOUT)?;
         let answer = parse_attach_result(&line, "")?;
-        judge_attach_result(device, user, answer).map(|_| Self(held))
+        let visible = variables.visible_devices();
+        judge_attach_result(device, visible, user, answer).map(|_| Self(held))
     }
 }
 
@@ -427,9 +434,10 @@ fn attach_command(environment: &Environment, variables: &Variables, user: Uid) -
     command
 }
 
-/// Judges whether the process became a client of this device.
+/// Judges whether the process became a client of this device, on so many GPUs.
 fn judge_attach_result(
     device: &Served,
+    gpus: usize,
     user: Uid,
     result: AttachResult,
 ) -> Result<Ready, NotAttached> {
@@ -441,15 +449,31 @@ fn judge_attach_result(
         AttachResult::Initialized {
             is_client: false, ..
         } => Err(NotAttached::OutsideMps),
-        AttachResult::Initialized { uuid, .. } if !has_uuid(&device.record, uuid) => {
-            Err(NotAttached::AnotherDevice(format_uuid(uuid)))
-        }
-        AttachResult::Initialized { sm_count, time, .. } => Ok(Ready {
-            user,
+        AttachResult::Initialized {
+            uuids,
             sm_count,
             time,
-            server: device.servers.first().map(|server| server.pid),
-        }),
+            ..
+        } => {
+            let mut others = uuids
+                .iter()
+                .filter(|uuid| !has_uuid(&device.record, **uuid));
+            if let Some(other) = others.next() {
+                return Err(NotAttached::AnotherDevice(format_uuid(*other)));
+            }
+            if uuids.len() != gpus {
+                return Err(NotAttached::OtherCount {
+                    seen: uuids.len(),
+                    gpus,
+                });
+            }
+            Ok(Ready {
+                user,
+                sm_count,
+                time,
+                server: device.servers.first().map(|server| server.pid),
+            })
+        }
     }
 }
 
@@ -481,7 +505,8 @@ fn parse_attach_result(stdout: &str, stderr: &str) -> Result<AttachResult, NotAt
 /// True if a UUID without its prefix is the device's, or that of its GPU: older drivers have no other.
 fn has_uuid(record: &DeviceRecord, uuid: [u8; 16]) -> bool {
     let digits = uuid_digits(uuid);
-    [&record.uuid, &record.key.gpu].iter().any(|known| {
+    let known = record.driver_uuids().iter().chain([&record.key.gpu]);
+    known.into_iter().any(|known| {
         let (_, known) = known.split_once('-').unwrap_or_default();
         known.replace('-', "").eq_ignore_ascii_case(&digits)
     })

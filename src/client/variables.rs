@@ -189,15 +189,15 @@ impl ClientOptions {
 /// Returns the memory limit that the caller's environment has for programs on this device.
 fn caller_memory_limit(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
     let text = std::env::var_os(MEMORY).unwrap_or_default();
-    parse_memory_limit(&text, &record.uuid).map_err(|why| UnreadableLimit {
+    parse_memory_limit(&text, record.driver_uuids()).map_err(|why| UnreadableLimit {
         text: shorten_command(&text.to_string_lossy()).into_owned(),
         why,
     })
 }
 
-/// Reads `0=1G,1=512MB`, where a UUID may stand for a number. The program sees one device, which is number 0; what is said
-/// of others does not concern it.
-fn parse_memory_limit(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
+/// Reads `0=1G,1=512MB`, where a UUID may stand for a number: the tightest limit of a device with these UUIDs. A program on one
+/// GPU sees number 0; what is said of others does not concern it.
+fn parse_memory_limit(text: &OsStr, uuids: &[String]) -> Result<Option<MemoryLimit>, String> {
     let text = text.to_string_lossy();
     if text.is_empty() {
         return Ok(None);
@@ -209,7 +209,7 @@ fn parse_memory_limit(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, S
             return Err(format!("\"{entry}\" is not DEVICE=SIZE, as in 0=4G"));
         };
         let is_named = device.starts_with("GPU-") || device.starts_with("MIG-");
-        let ordinal = device.parse::<u32>().ok();
+        let ordinal = device.parse::<usize>().ok();
         if ordinal.is_none() && !is_named {
             return Err(format!("\"{device}\" is no number and no UUID of a device"));
         }
@@ -220,7 +220,8 @@ fn parse_memory_limit(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, S
             return Err(format!("\"{size}\" is not a size with M or G, as in 0=4G"));
         }
         let limit: MemoryLimit = size.parse()?;
-        if ordinal == Some(0) || device == uuid {
+        let is_seen = ordinal.is_some_and(|ordinal| ordinal < uuids.len());
+        if is_seen || uuids.iter().any(|uuid| uuid == device) {
             tightest = Some(tightest.map_or(limit, |other| other.min(limit)));
         }
     }
@@ -256,7 +257,7 @@ impl Variables {
     /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
     pub fn outside_mps(record: &DeviceRecord, nowhere: &Path) -> Self {
         let mut variables = Self::with_pipe_directory(nowhere.into());
-        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(record.uuid.clone().into()));
+        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(record.cuda_devices().into()));
         for name in [LOGS, THREADS, MEMORY, PRIORITY, PER_CONTEXT] {
             variables.set_or_unset(name, None);
         }
@@ -268,6 +269,17 @@ impl Variables {
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long
     /// for a socket.
     pub fn for_device(environment: &Environment, served: &Served, options: &ClientOptions) -> Self {
+        let all: Vec<usize> = (0..served.record.driver_uuids().len()).collect();
+        Self::for_gpus(environment, served, options, &all)
+    }
+
+    /// Returns the same for some GPUs of a joint device, by their positions.
+    pub fn for_gpus(
+        environment: &Environment,
+        served: &Served,
+        options: &ClientOptions,
+        gpus: &[usize],
+    ) -> Self {
         let (record, run_dir) = (&served.record, &served.run_dir);
         let logs = environment.logs_of(run_dir.path());
         let by_name = run_dir.by_name(&record.name).join("pipe");
@@ -276,27 +288,38 @@ impl Variables {
         } else {
             run_dir.pipe_dir(&record.uuid)
         };
-        let visible = match options.visible_or_default(&record.settings) {
-            Visible::Uuid => record.uuid.clone(),
-            Visible::Index => "0".to_owned(),
+        let visible: Vec<String> = match options.visible_or_default(&record.settings) {
+            Visible::Uuid => {
+                let uuids = record.driver_uuids();
+                gpus.iter().map(|gpu| uuids[*gpu].clone()).collect()
+            }
+            Visible::Index => gpus.iter().map(ToString::to_string).collect(),
         };
         let threads = options.threads.map(|threads| threads.as_f64().to_string());
-        // The program sees one device, which is number 0.
-        let memory = options
-            .memory
-            .map(|memory| format!("0={}", memory.in_mebibytes()));
+        // The program numbers what it sees.
+        let memory = options.memory.map(|memory| {
+            let each = (0..gpus.len()).map(|number| format!("{number}={}", memory.in_mebibytes()));
+            each.collect::<Vec<String>>().join(",")
+        });
         let priority = options
             .priority
             .map(|priority| priority.to_number().to_string());
         let mut variables = Self::with_pipe_directory(pipe.into());
         let logs = logs.map(|logs| logs.join(&record.uuid).into());
         variables.set_or_unset(LOGS, logs);
-        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(visible.into()));
+        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(visible.join(",").into()));
         variables.set_or_unset(THREADS, threads.map(OsString::from));
         variables.set_or_unset(MEMORY, memory.map(OsString::from));
         variables.set_or_unset(PRIORITY, priority.map(OsString::from));
         variables.set_or_unset(PER_CONTEXT, options.per_context.then(|| "1".into()));
         variables
+    }
+
+    /// Returns the number of devices that a program with these variables sees.
+    pub(super) fn visible_devices(&self) -> usize {
+        let mut set = self.set.iter();
+        let visible = set.find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
+        visible.map_or(1, |(_, value)| value.to_string_lossy().split(',').count())
     }
 
     fn with_pipe_directory(pipe: OsString) -> Self {
@@ -335,7 +358,7 @@ mod tests {
     #[test]
     fn only_what_is_said_of_the_device_counts() {
         let limit = |text: &str| {
-            parse_memory_limit(OsStr::new(text), "MIG-1")
+            parse_memory_limit(OsStr::new(text), &["MIG-1".to_owned()])
                 .unwrap()
                 .map(|limit| limit.to_string())
         };
@@ -356,7 +379,7 @@ mod tests {
             "0=9999G",
         ] {
             assert!(
-                parse_memory_limit(OsStr::new(wrong), "MIG-1").is_err(),
+                parse_memory_limit(OsStr::new(wrong), &["MIG-1".to_owned()]).is_err(),
                 "{wrong}"
             );
         }

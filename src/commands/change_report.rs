@@ -90,7 +90,7 @@ impl Outcome {
             .any(|failed| is_here(&&failed));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
         let has_device = self.node.served().any(|served| {
-            served.record.key.gpu == gpu.uuid
+            served.record.key.has_gpu(&gpu.uuid)
                 && served.run_dir.path() == run_dir
                 && served.is_alive()
                 && !left_out.contains(&Some(&served.record.name))

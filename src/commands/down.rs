@@ -123,7 +123,8 @@ impl DownArgs {
             let mut on_it = node
                 .devices
                 .iter()
-                .filter(|device| device.gpu == Some(index) && made.contains(&&device.key.gpu));
+                .filter(|device| device.gpu_indices().contains(&index))
+                .filter(|device| device.key.gpus().iter().any(|gpu| made.contains(&gpu)));
             if request.means_all() || on_it.any(|device| request.selects(&device.name)) {
                 gpus.push(index);
                 reasons.push(why);
@@ -356,7 +357,7 @@ impl DownTargets {
                 .map(|gpu| gpu.uuid.clone())
                 .collect()
         };
-        let has_device = |gpu: &Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
+        let has_device = |gpu: &Gpu| devices.iter().any(|device| device.key.has_gpu(&gpu.uuid));
         Self {
             gpus: uuids(&|gpu| request.means_whole(gpu) || has_device(gpu)),
             whole_gpus: uuids(&|gpu| request.means_whole(gpu)),

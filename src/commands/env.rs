@@ -8,10 +8,10 @@ use clap::{Args, ValueEnum};
 
 use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
-use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
+use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables, gpus_of_caller};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, quote_for_shell};
+use crate::host::{Environment, environment_variable, quote_for_shell};
 use crate::node::{Node, ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
@@ -77,11 +77,11 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let device = container_device(environment, served, &args.options)?;
         note_unknown_driver(environment);
         if matches!(format, EnvFormat::Podman) {
-            remark_on_nvidias_file(environment, [device.uuid.as_str()]);
+            remark_on_nvidias_file(environment, device.gpus.iter().map(String::as_str));
         }
         let text = match format {
-            EnvFormat::Docker => device.engine_options("--gpus device="),
-            EnvFormat::Podman => device.engine_options("--device nvidia.com/gpu="),
+            EnvFormat::Docker => device.engine_options(&device.docker_gpus()),
+            EnvFormat::Podman => device.engine_options(&device.podman_gpus()),
             EnvFormat::Compose => device.compose_file(),
             _ => device.pod_spec(),
         };
@@ -215,11 +215,11 @@ pub fn variables_with_caller_limits(
     environment: &Environment,
     options: &ClientOptions,
 ) -> Result<Variables> {
-    client_variables(
-        served,
-        environment,
-        &options.with_caller_limits(&served.record)?,
-    )
+    let options = options.with_caller_limits(&served.record)?;
+    options.check_against(&served.record.settings)?;
+    let gpus = gpus_of_caller(&environment.host, &served.record, environment_variable)?;
+    let variables = Variables::for_gpus(environment, served, &options, &gpus);
+    Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
 }
 
 /// Returns the environment of a device's clients, also of those in Apptainer's containers. Refuses limits above those of the
@@ -276,6 +276,7 @@ pub fn container_device(
     Ok(ContainerDevice {
         name: record.name.clone(),
         uuid: record.uuid.clone(),
+        gpus: record.driver_uuids().to_vec(),
         run_dir: served.run_dir.path().to_owned(),
         pipe: pipe.unwrap_or_default(),
         variables: set,

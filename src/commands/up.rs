@@ -22,7 +22,7 @@ use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, quote_for_shell, report_ready, strip_needless_sudo};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Node, Served};
+use crate::node::{Device, Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
 use crate::profile::Profile;
 use crate::render::{self, consequences, note, print, print_styled_note};
@@ -244,7 +244,8 @@ fn report_change(
     }
     remark_on_boot(args, environment, profile);
     if !args.consent.json {
-        let present = node.existing_devices().map(|device| device.uuid.as_str());
+        let present = node.existing_devices().flat_map(Device::driver_uuids);
+        let present = present.map(String::as_str);
         remark_on_nvidias_file(environment, present);
         environment.interrupt.allow_exit();
         verified = verify_if_asked(args, environment, node)?;

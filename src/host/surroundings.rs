@@ -147,11 +147,15 @@ pub fn check_kernel() -> Result<(), OldKernel> {
 }
 
 impl Host {
-    /// Returns the CPUs that are local to the GPU with this UUID. Fails with the path of what is missing.
-    pub fn cpus_near(&self, gpu: &str) -> FileResult<Cpus> {
-        let (path, text) = self.read_of_gpu(gpu, "local_cpulist")?;
-        text.parse()
-            .map_err(|error: String| FileError::new(io::ErrorKind::InvalidData, error).at(&path))
+    /// Returns the CPUs that are local to one of the GPUs with these UUIDs. Fails with the path of what is missing.
+    pub fn cpus_near(&self, gpus: &[String]) -> FileResult<Cpus> {
+        let near = gpus.iter().map(|gpu| {
+            let (path, text) = self.read_of_gpu(gpu, "local_cpulist")?;
+            let invalid =
+                |error: String| FileError::new(io::ErrorKind::InvalidData, error).at(&path);
+            text.parse().map_err(invalid)
+        });
+        Ok(Cpus::union_of(near.collect::<FileResult<Vec<Cpus>>>()?))
     }
 
     /// Returns the NUMA node of the GPU with this UUID; `None` if the machine does not tell (-1), as with one node alone.
@@ -172,15 +176,29 @@ impl Host {
 
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
     pub fn pci_address(&self, gpu: &str) -> FileResult<String> {
+        let directory = self.driver_directory(gpu)?;
+        let address = directory.file_name().unwrap_or_default();
+        Ok(address.to_string_lossy().into_owned())
+    }
+
+    /// Returns the number in the name of a GPU's device file, from the driver's files in `/proc`.
+    pub fn minor_of(&self, gpu: &str) -> Option<u32> {
+        let directory = self.driver_directory(gpu).ok()?;
+        let minor = read_proc_field(directory.join("information"), "Device Minor:")?;
+        minor.parse().ok()
+    }
+
+    /// Finds the driver's directory of the GPU with this UUID.
+    fn driver_directory(&self, gpu: &str) -> FileResult<PathBuf> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
         fs::read_dir(&gpus)
             .map_err(|error| FileError::from(error).at(&gpus))?
             .flatten()
-            .find(|entry| {
-                let uuid = read_proc_field(entry.path().join("information"), "GPU UUID:");
+            .map(|entry| entry.path())
+            .find(|directory| {
+                let uuid = read_proc_field(directory.join("information"), "GPU UUID:");
                 uuid.is_some_and(|uuid| uuid == gpu)
             })
-            .and_then(|entry| entry.file_name().into_string().ok())
             .ok_or_else(|| {
                 let what = format!("{} does not list {gpu}", gpus.display());
                 FileError::new(io::ErrorKind::NotFound, what)

@@ -128,6 +128,13 @@ pub fn group_by<T>(
     groups
 }
 
+/// Returns the hash FNV-1a of a text: the same one in every version.
+pub fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +144,11 @@ mod tests {
         let long = "é".repeat(MAX_COMMAND_CHARS);
         assert_eq!(shorten_command(&long), long);
         assert_eq!(shorten_command(&format!("{long}é")), format!("{long}…"));
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
     }
 }

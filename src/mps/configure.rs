@@ -31,7 +31,7 @@ impl Daemon {
     /// Sets the defaults of the daemon and reads them back. `old` are the settings of a daemon that was already running:
     /// its servers, which have settings of their own, are set too.
     pub fn configure(&self, settings: &Settings, old: Option<&Settings>) -> Result<(), MpsError> {
-        let commands = SettingCommand::for_settings(None, settings, old);
+        let commands = SettingCommand::for_settings(self.devices, None, settings, old);
         let servers =
             self.send_commands(&commands, [SERVER_LIST.to_owned()], SERVER_READY_TIMEOUT)?;
         self.set_servers(servers, settings, old)
@@ -45,7 +45,7 @@ impl Daemon {
         old: Option<&Settings>,
         user: Uid,
     ) -> Result<(), MpsError> {
-        let commands = SettingCommand::for_settings(None, settings, old);
+        let commands = SettingCommand::for_settings(self.devices, None, settings, old);
         let start = [format!("start_server -uid {user}"), SERVER_LIST.to_owned()];
         let servers = self.send_commands(&commands, start, SERVER_READY_TIMEOUT)?;
         self.wait_until_active(servers.first().copied())
@@ -54,7 +54,7 @@ impl Daemon {
     /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
     /// back. After an error some values may have been set.
     pub fn change_settings(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
-        let commands = SettingCommand::for_settings(None, new, Some(old));
+        let commands = SettingCommand::for_settings(self.devices, None, new, Some(old));
         let servers = self.send_commands(&commands, [SERVER_LIST.to_owned()], ANSWER_TIMEOUT)?;
         self.set_servers(servers, new, Some(old))
     }
@@ -121,7 +121,9 @@ impl Daemon {
         for _ in 0..MAX_SET_ATTEMPTS {
             let commands: Vec<SettingCommand<'_>> = servers
                 .iter()
-                .flat_map(|&server| SettingCommand::for_settings(Some(server), new, old))
+                .flat_map(|&server| {
+                    SettingCommand::for_settings(self.devices, Some(server), new, old)
+                })
                 .collect();
             if commands.is_empty() {
                 return Ok(());
@@ -199,10 +201,13 @@ pub(super) struct SettingCommand<'a> {
     of_server: bool,
 }
 
-/// Returns the commands that query a daemon's defaults.
-pub(super) fn default_queries() -> Vec<String> {
+/// Returns the commands that query the defaults of a daemon of so many devices.
+pub(super) fn default_queries(devices: usize) -> Vec<String> {
     Reported::queried_settings()
-        .map(|(_, control)| control_command(control, "get", None, None))
+        .flat_map(|(_, control)| {
+            let numbers = control.device_numbers(devices);
+            numbers.map(|device| control_command(control, "get", (None, device), None))
+        })
         .collect()
 }
 
@@ -211,55 +216,63 @@ fn is_set(control: &Control, settings: &Settings) -> bool {
     (control.value)(settings) != (control.value)(&Settings::default())
 }
 
-/// `set_default_WORD ARGUMENTS VALUE`, `get_WORD SERVER ARGUMENTS`
+/// `set_default_WORD DEVICE VALUE`, `get_WORD SERVER DEVICE`
 fn control_command(
     control: &Control,
     verb: &str,
-    server: Option<Pid>,
+    (server, device): (Option<Pid>, Option<usize>),
     value: Option<String>,
 ) -> String {
     let (default, pid) = match server {
         Some(pid) => ("", Some(pid.to_string())),
         None => ("_default", None),
     };
-    let arguments = control.arguments.iter().map(ToString::to_string);
     [format!("{verb}{default}_{}", control.word)]
         .into_iter()
         .chain(pid)
-        .chain(arguments)
+        .chain(device.map(|device| device.to_string()))
         .chain(value)
         .collect::<Vec<_>>()
         .join(" ")
 }
 
 impl<'a> SettingCommand<'a> {
-    /// Returns the commands that set and read back what a daemon gives to servers that start later, or what a running
-    /// server gives to its next clients. `old` settings may have to be reset; a daemon that has just started has none.
+    /// Returns the commands that set and read back what a daemon of so many devices gives to servers that start later, or
+    /// what a running server gives to its next clients. `old` settings may have to be reset; a daemon that has just started has
+    /// none.
     pub(super) fn for_settings(
+        devices: usize,
         server: Option<Pid>,
         new: &'a Settings,
         old: Option<&Settings>,
     ) -> Vec<Self> {
-        let controls: Vec<(&SettingKey, &Control)> = KEYS
+        // One value of several devices may differ from the others.
+        let may_differ = |control: &Control| control.is_by_device && devices > 1;
+        let controls = KEYS
             .iter()
             .filter_map(|key| Some((key, key.control_commands()?)))
             .filter(|(_, control)| server.is_none() || control.is_of_servers)
             .filter(|(_, control)| {
                 control.is_universal
                     || is_set(control, new)
-                    || old.is_some_and(|old| is_set(control, old))
+                    || old.is_some_and(|old| is_set(control, old) || may_differ(control))
+            });
+        let by_device: Vec<(&SettingKey, &Control, Option<usize>)> = controls
+            .flat_map(|(key, control)| {
+                let numbers = control.device_numbers(devices);
+                numbers.map(move |device| (key, control, device))
             })
             .collect();
         let of_server = server.is_some();
-        let sets = controls.iter().map(|&(key, control)| Self {
-            command: control_command(control, "set", server, Some((control.value)(new))),
+        let sets = by_device.iter().map(|&(key, control, device)| Self {
+            command: control_command(control, "set", (server, device), Some((control.value)(new))),
             answer: control.is_universal.then_some((key, control)),
             settings: new,
             of_server,
         });
         // Backwards: an unset memory limit prints no line, so a line that can be recognized has to follow it.
-        let gets = controls.iter().rev().map(|&(key, control)| Self {
-            command: control_command(control, "get", server, None),
+        let gets = by_device.iter().rev().map(|&(key, control, device)| Self {
+            command: control_command(control, "get", (server, device), None),
             answer: Some((key, control)),
             settings: new,
             of_server,
@@ -384,7 +397,7 @@ mod tests {
     #[test]
     fn commands_are_complete_and_keyed_by_device_0() {
         let (new, plain) = (all(), Settings::default());
-        let commands = SettingCommand::for_settings(None, &new, None);
+        let commands = SettingCommand::for_settings(1, None, &new, None);
         let commands: Vec<&str> = commands.iter().map(SettingCommand::command).collect();
         assert_eq!(
             commands,
@@ -397,13 +410,13 @@ mod tests {
                 "get_default_active_thread_percentage",
             ]
         );
-        let commands = SettingCommand::for_settings(None, &plain, None);
+        let commands = SettingCommand::for_settings(1, None, &plain, None);
         assert_eq!(
             commands.len(),
             2,
             "settings at their defaults have no commands"
         );
-        let back = SettingCommand::for_settings(None, &plain, Some(&new));
+        let back = SettingCommand::for_settings(1, None, &plain, Some(&new));
         assert_eq!(
             back.iter().map(SettingCommand::command).collect::<Vec<_>>(),
             [
@@ -422,7 +435,7 @@ mod tests {
     #[test]
     fn answers_are_compared_and_the_lines_after_them_returned() {
         let new = all();
-        let commands = SettingCommand::for_settings(None, &new, None);
+        let commands = SettingCommand::for_settings(1, None, &new, None);
         let answer = lines("33.3 1 1536M 33.3 466");
         assert_eq!(check_answers(&commands, &answer).unwrap(), ["466"]);
         let rounded = lines("33.3 1 1G 33.3");
@@ -464,7 +477,7 @@ mod tests {
     #[test]
     fn a_servers_own_settings_are_read_back_too() {
         let (new, plain) = (all(), Settings::default());
-        let commands = SettingCommand::for_settings(Some(Pid(466)), &new, None);
+        let commands = SettingCommand::for_settings(1, Some(Pid(466)), &new, None);
         let Err(Mismatch::Differs(why)) = check_answers(&commands, &lines("33.3 33.3")) else {
             panic!("a limit that a server ignores goes unnoticed");
         };
@@ -472,7 +485,7 @@ mod tests {
             why,
             "the server's pinned-memory-limit was set to 1536M and reads back as none"
         );
-        let cleared = SettingCommand::for_settings(Some(Pid(466)), &plain, Some(&new));
+        let cleared = SettingCommand::for_settings(1, Some(Pid(466)), &plain, Some(&new));
         assert_eq!(cleared[1].command(), "set_device_pinned_mem_limit 466 0 0");
         assert!(check_answers(&cleared, &lines("100.0 100.0")).is_ok());
         assert!(check_answers(&cleared, &lines("100.0 1G 100.0")).is_err());

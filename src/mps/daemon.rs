@@ -28,6 +28,8 @@ pub struct Daemon {
     pub(super) program: ControlProgram,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
+    /// The number of its devices: more than one only for a joint device.
+    pub(super) devices: usize,
     /// The lengths of its logs when this value was made. Earlier lines are about something else.
     pub(super) marks: [u64; 2],
 }
@@ -46,8 +48,15 @@ impl Daemon {
             program,
             pipe,
             log,
+            devices: 1,
             marks,
         }
+    }
+
+    /// The same daemon of so many GPUs.
+    #[must_use]
+    pub fn with_devices(self, devices: usize) -> Self {
+        Self { devices, ..self }
     }
 
     /// Opens the parent of the pipe directory, which only we can change.

@@ -184,7 +184,7 @@ impl Daemon {
             command
         };
         command
-            .env("CUDA_VISIBLE_DEVICES", &wanted.device)
+            .env("CUDA_VISIBLE_DEVICES", &wanted.visible)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.log);
         match &programs.scopes {
             Some(scopes) => scopes.wrap_command(&wanted.device, &command),
@@ -259,6 +259,8 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
 pub struct LaunchRequest {
     /// The UUID of its device.
     pub device: String,
+    /// The same as CUDA takes it: the UUIDs of all GPUs of a joint device.
+    pub visible: String,
     /// True if a single server, running as root, serves all users at once.
     pub multiuser: bool,
     /// The users who may connect, by the permissions of the daemon's directories.

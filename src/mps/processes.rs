@@ -213,7 +213,7 @@ impl Daemon {
         let daemons = self.daemons_here(host, processes, caller());
         if let [one] = daemons.as_slice() {
             let device = one.environment_bytes("CUDA_VISIBLE_DEVICES");
-            if device.is_some_and(|device| device == wanted.device.as_str())
+            if device.is_some_and(|device| device == wanted.visible.as_str())
                 && one.command_line().contains(MULTIUSER) == wanted.multiuser
                 && self.has_socket()
                 && self.lock_holder() == LockHolder::Process(one.pid)

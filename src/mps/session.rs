@@ -140,7 +140,7 @@ impl Daemon {
         limit: Duration,
     ) -> Result<DaemonStatus, MpsError> {
         let mut commands = if with_defaults {
-            default_queries()
+            default_queries(self.devices)
         } else {
             Vec::new()
         };
@@ -159,7 +159,8 @@ impl Daemon {
             commands.extend(has_status.then_some(status));
         }
         let answer = self.run_commands(&commands, patience, limit)?;
-        let read = DaemonStatus::parse(&answer, children, has_status, with_defaults);
+        let defaults_of = with_defaults.then_some(self.devices);
+        let read = DaemonStatus::parse(&answer, children, has_status, defaults_of);
         let mut status = read.ok_or_else(|| answer.unexpected_error())?;
         self.add_logged(&mut status);
         Ok(status)
@@ -167,9 +168,10 @@ impl Daemon {
 
     /// Asks the daemon for the settings that it gives to new servers.
     pub fn query_defaults(&self) -> Result<Reported, MpsError> {
-        let answer = self.run_commands(&default_queries(), BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
+        let answer =
+            self.run_commands(&default_queries(self.devices), BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
         let mut lines = answer.lines.iter().map(String::as_str).collect();
-        match Reported::parse_answers(&mut lines, answer.percentage) {
+        match Reported::parse_answers(self.devices, &mut lines, answer.percentage) {
             Some(reported) if lines.is_empty() => Ok(reported),
             _ => Err(answer.unexpected_error()),
         }
@@ -261,18 +263,21 @@ pub enum ServerState {
 }
 
 impl DaemonStatus {
-    /// Reads the answers to the commands of [`Daemon::query_status`].
+    /// Reads the answers to the commands of [`Daemon::query_status`], with the defaults of so many devices if they were queried.
     fn parse(
         answer: &SessionAnswer,
         children: &[Pid],
         has_status: bool,
-        with_defaults: bool,
+        defaults_of: Option<usize>,
     ) -> Option<Self> {
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
-        let defaults = if with_defaults {
-            Some(Reported::parse_answers(&mut lines, answer.percentage)?)
-        } else {
-            None
+        let defaults = match defaults_of {
+            Some(devices) => Some(Reported::parse_answers(
+                devices,
+                &mut lines,
+                answer.percentage,
+            )?),
+            None => None,
         };
         Some(Self {
             servers: parse_servers(lines, children, has_status)?,
@@ -283,7 +288,7 @@ impl DaemonStatus {
     /// Reads what a control program has printed, for tests of any output.
     pub fn of_output(output: &str, children: &[Pid], with_defaults: bool) -> Option<Self> {
         let answer = SessionAnswer::parse("", output, "").ok()?;
-        Self::parse(&answer, children, true, with_defaults)
+        Self::parse(&answer, children, true, with_defaults.then_some(1))
     }
 }
 

@@ -7,8 +7,8 @@ use crate::nvml::{Memory, Processes};
 use crate::settings::Serve;
 use crate::state::DeviceKey;
 
-/// A device that one MPS daemon can serve, which is a MIG device, or a whole GPU that is not in MIG mode. It exists, or has a
-/// record, or both.
+/// A device that one MPS daemon can serve: a MIG device, a whole GPU that is not in MIG mode, or several such GPUs as one joint
+/// device. It exists, or has a record, or both.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// Its recorded name, else its default name: `<gpu index>.<start of its placement>`, followed by `.c<n>` if several
@@ -16,10 +16,12 @@ pub struct Device {
     pub name: String,
     /// Its identity in records.
     pub key: DeviceKey,
-    /// `MIG-…` or `GPU-…`, as CUDA takes it: the present one, else the recorded one.
+    /// `MIG-…` or `GPU-…`, as CUDA takes it: the present one, else the recorded one; `JOINT-…` for a joint device.
     pub uuid: String,
-    /// Its GPU's index; `None` if that GPU is gone.
+    /// The index of its GPU, or of the first one of a joint device; `None` if that GPU is gone.
     pub gpu: Option<u32>,
+    /// The indices of the GPUs of a joint device, in order: the recorded ones if a GPU is gone.
+    pub joint_gpus: Vec<u32>,
     /// Its part of the GPU; `None` for a whole GPU, and for a device that does not exist or cannot be seen.
     pub part: Option<DevicePart>,
     pub presence: Presence,
@@ -71,6 +73,7 @@ impl Device {
             key,
             uuid,
             gpu: Some(gpu),
+            joint_gpus: Vec::new(),
             part: None,
             presence: Presence::There,
             served: None,
@@ -88,6 +91,7 @@ impl Device {
         let device = Self::new(name.clone(), key.clone(), uuid.clone(), 0);
         Self {
             gpu: record.gpu,
+            joint_gpus: record.joint_gpus.clone(),
             presence: Presence::Unseen(Unseen::Driver(None)),
             served: Some(served),
             ..device
@@ -119,8 +123,31 @@ impl Device {
 
     /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
     pub fn profile_name(&self) -> Option<&str> {
-        let title = self.part.as_ref().map_or("whole GPU", |part| &part.title);
+        let of_gpus = if self.key.is_joint() {
+            "joint GPUs"
+        } else {
+            "whole GPU"
+        };
+        let title = self.part.as_ref().map_or(of_gpus, |part| &part.title);
         self.exists().then_some(title)
+    }
+
+    /// Returns the UUIDs by which the driver knows it: those of all GPUs of a joint device.
+    pub fn driver_uuids(&self) -> &[String] {
+        if self.key.is_joint() {
+            &self.key.joint
+        } else {
+            std::slice::from_ref(&self.uuid)
+        }
+    }
+
+    /// Returns the indices of its GPUs, as far as they are known.
+    pub fn gpu_indices(&self) -> &[u32] {
+        if self.joint_gpus.is_empty() {
+            self.gpu.as_slice()
+        } else {
+            &self.joint_gpus
+        }
     }
 
     /// Returns its memory, if the driver tells it.
@@ -128,7 +155,7 @@ impl Device {
         self.processes.as_ref()?.memory
     }
 
-    /// True for a whole GPU.
+    /// True for a whole GPU, or several.
     pub fn is_whole(&self) -> bool {
         self.key.instance.is_none()
     }

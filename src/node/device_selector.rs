@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use regex::Regex;
 use thiserror::Error;
 
+use crate::config::{begins_as_uuid, end_of_uuid};
 use crate::failure::{ExitStatus, Failure};
 use crate::host::{closest_match, format_ranges, join_words};
 use crate::state::DeviceKey;
@@ -64,7 +65,7 @@ pub(super) fn select_candidates<T>(
     let glob = glob_to_regex(word);
     if let Some(glob) = &glob {
         // Every UUID is full of digits and dashes: only a glob that is meant for UUIDs is held against them.
-        let is_for_uuids = is_for_uuids(word);
+        let is_for_uuids = begins_as_uuid(word);
         candidates.retain(|one| {
             if is_for_uuids {
                 one.uuids.iter().any(|uuid| glob.is_match(uuid))
@@ -96,13 +97,9 @@ pub(super) fn select_candidates<T>(
     }
 }
 
-fn is_for_uuids(word: &str) -> bool {
-    ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind))
-}
-
 /// True for a word that a glob on UUIDs can begin with, unlike `MIG-1g.10gb`.
 fn is_start_of_uuid(word: &str) -> bool {
-    is_for_uuids(word) && word[4..].chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+    end_of_uuid(word).is_some_and(|end| end.chars().all(|c| c.is_ascii_hexdigit() || c == '-'))
 }
 
 /// Returns the pattern of a word with `*`, `?` or `[…]`.

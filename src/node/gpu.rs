@@ -198,12 +198,12 @@ impl Gpu {
                 let of = instance.compute.len();
                 let name = self.default_name(instance.placement, nth, of);
                 let key = DeviceKey {
-                    gpu: self.uuid.clone(),
                     instance: Some(InstanceKey {
                         profile: instance.profile,
                         placement: instance.placement,
                         compute: compute.placement,
                     }),
+                    ..DeviceKey::for_whole_gpu(&self.uuid)
                 };
                 devices.push(Device {
                     part: Some(DevicePart {

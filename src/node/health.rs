@@ -160,7 +160,7 @@ impl Node {
         let is_of = |gpu: &Gpu| {
             self.devices
                 .iter()
-                .filter(|device| device.gpu == Some(gpu.index))
+                .filter(|device| device.gpu_indices().contains(&gpu.index))
                 .any(|device| devices.contains(&device.name))
         };
         let mut found = match devices {

@@ -17,7 +17,7 @@ use crate::host::{
     is_shell_safe, user_name,
 };
 use crate::mps::MpsProgram;
-use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage};
 use crate::settings::{KEYS, MemoryLimit, PINNED_MEMORY_LIMIT, Reported, Serve, Server, Settings};
 use crate::state::{Closing, DeviceRecord, OlderClient, RunDir};
 
@@ -166,7 +166,7 @@ impl Served {
             let most = self
                 .memory_limit_of(client)
                 .map(|limit| limit.bytes() + UNCOUNTED_CLIENT_BYTES);
-            !is_changed && most.is_some() && client.memory > most
+            !is_changed && most.is_some() && client.memory_on_one_gpu() > most
         })
     }
 
@@ -351,6 +351,8 @@ pub struct Client {
     /// Device memory in use; null if the driver does not report it.
     #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,
+    /// The GPUs of a joint device that it uses; empty on another device.
+    pub gpus: Vec<GpuUsage>,
     /// Time since its start.
     #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
     #[schemars(with = "Option<u64>")]
@@ -358,6 +360,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns its memory on one GPU: a memory limit holds for each. On a joint device, that is the one on which it has most.
+    pub fn memory_on_one_gpu(&self) -> Option<u64> {
+        let most = self.gpus.iter().map(|gpu| gpu.memory).max();
+        most.unwrap_or(self.memory)
+    }
+
     /// Returns its process id for a message.
     pub fn shown_pid(&self) -> String {
         self.pid

@@ -11,7 +11,7 @@ use crate::catalog::Model;
 use crate::failure::Problem;
 use crate::host::{Host, Xid, format_gpus};
 use crate::mps::ControlProgram;
-use crate::nvml::NvmlError;
+use crate::nvml::{EXCLUSIVE_PROCESS, NvmlError};
 use crate::settings::DeviceSize;
 use crate::state::{
     DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir, StoppedDevice,
@@ -115,6 +115,12 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
+    /// Returns the GPUs of a device that are seen, in their order.
+    pub fn gpus_with_key(&self, key: &DeviceKey) -> impl Iterator<Item = &Gpu> {
+        let gpus = key.gpus().iter();
+        gpus.filter_map(|uuid| self.gpu_with_uuid(uuid))
+    }
+
     /// Joins the devices of the GPUs with the records that are known.
     pub fn join(&mut self) {
         let mut records: Vec<Served> = std::mem::take(&mut self.devices)
@@ -122,6 +128,7 @@ impl Node {
             .filter_map(|device| device.served)
             .collect();
         let mut devices: Vec<Device> = self.gpus.iter().flat_map(Gpu::devices).collect();
+        self.join_gpus(&mut devices, &records);
         for device in &mut devices {
             let is_of_key = |served: &Served| served.record.key == device.key;
             let nth = records
@@ -158,17 +165,47 @@ impl Node {
             if gpu.is_some() || device.is_gone() {
                 device.gpu = gpu.map(|gpu| gpu.index);
             }
-            let is_whole = device.is_whole();
+            let compute_mode = shared_compute_mode(&self.gpus, &device.key);
             if let Some(served) = &mut device.served {
-                served.compute_mode = match gpu {
-                    Some(gpu) if is_whole => gpu.compute_mode,
-                    _ => None,
-                };
+                served.compute_mode = compute_mode;
             }
         }
         self.fill_client_limits();
         self.devices
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
+    }
+
+    /// Puts the joint devices that are recorded, or that `down` has stopped, in the place of their GPUs.
+    fn join_gpus(&self, devices: &mut Vec<Device>, records: &[Served]) {
+        let recorded: Vec<&DeviceKey> = records.iter().map(|served| &served.record.key).collect();
+        let stopped = self.stopped.iter().map(|(_, stopped)| &stopped.record.key);
+        let stopped = stopped.filter(|key| !recorded.iter().any(|other| key.excludes(other)));
+        let mut keys: Vec<&DeviceKey> = recorded.iter().copied().chain(stopped).collect();
+        keys.retain(|key| key.is_joint());
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let whole_gpu = |uuid: &String| {
+                let mut gpus = self.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
+                gpus.find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index)
+            };
+            let Some(gpus) = key
+                .joint
+                .iter()
+                .map(whole_gpu)
+                .collect::<Option<Vec<u32>>>()
+            else {
+                continue;
+            };
+            devices.retain(|device| {
+                !(device.is_whole() && key.excludes(&device.key)) || recorded.contains(&&device.key)
+            });
+            let uuid = key.joint_uuid();
+            devices.push(Device {
+                joint_gpus: gpus.clone(),
+                ..Device::new(uuid.clone(), key.clone(), uuid, gpus[0])
+            });
+        }
     }
 
     /// Gives devices that `down` has stopped the names that they had.
@@ -208,21 +245,22 @@ impl Node {
     fn presence_of_missing(&self, record: &DeviceRecord) -> Presence {
         let is_its = |unseen: &&Unseen| match unseen {
             Unseen::Driver(_) => true,
-            Unseen::Instances { gpu, .. } => self
-                .gpu_with_uuid(&record.key.gpu)
-                .is_some_and(|own| own.index == *gpu),
+            Unseen::Instances { gpu, .. } => {
+                let mut own = self.gpus_with_key(&record.key);
+                own.any(|own| own.index == *gpu)
+            }
             _ => false,
         };
         if let Some(unseen) = self.unseen.iter().find(is_its) {
             return Presence::Unseen(unseen.clone());
         }
-        if self.gpu_with_uuid(&record.key.gpu).is_some() {
+        if self.gpus_with_key(&record.key).count() == record.key.gpus().len() {
             return Presence::Gone;
         }
         // A lost GPU does not tell its UUID.
         let its = self
             .lost_gpus()
-            .find(|(index, _)| record.gpu == Some(*index));
+            .find(|(index, _)| record.gpu == Some(*index) || record.joint_gpus.contains(index));
         match its.or_else(|| self.lost_gpus().next()) {
             Some((index, why)) => Presence::Unseen(Unseen::Gpu {
                 index,
@@ -245,12 +283,18 @@ impl Node {
         shown
     }
 
-    /// Returns the utilization of a device's GPU in percent. No driver reports it for MIG devices.
+    /// Returns the utilization of a device's GPU in percent; of several GPUs, the average. No driver reports it for MIG devices.
     pub fn gpu_utilization(&self, device: &Device) -> Option<u32> {
         if !device.is_whole() || !device.exists() {
             return None;
         }
-        self.gpu_with_uuid(&device.key.gpu)?.utilization
+        let gpus = self.gpus_with_key(&device.key);
+        let percents: Option<Vec<u32>> = gpus.map(|gpu| gpu.utilization).collect();
+        let percents = percents?;
+        percents
+            .iter()
+            .sum::<u32>()
+            .checked_div(u32::try_from(percents.len()).ok()?)
     }
 
     /// Returns every record, with what is known of its daemon.
@@ -297,12 +341,19 @@ impl Node {
     pub fn devices_of(&self, gpu: &Gpu) -> impl Iterator<Item = &Device> {
         let of_gpu = gpu.uuid.clone();
         self.existing_devices()
-            .filter(move |device| device.key.gpu == of_gpu)
+            .filter(move |device| device.key.has_gpu(&of_gpu))
     }
 
     /// Returns the device with that key, if it exists.
     pub fn device_with_key(&self, key: &DeviceKey) -> Option<&Device> {
         self.existing_devices().find(|device| device.key == *key)
+    }
+
+    /// Returns the device that has a GPU as a whole, if it exists: the GPU itself, or a joint device.
+    pub fn whole_device_of(&self, gpu: &Gpu) -> Option<&Device> {
+        let joint = |device: &&Device| device.is_whole() && device.key.has_gpu(&gpu.uuid);
+        self.device_with_uuid(&gpu.uuid)
+            .or_else(|| self.existing_devices().find(joint))
     }
 
     /// Returns the device with that present UUID.
@@ -399,7 +450,7 @@ impl Node {
         let names: Vec<String> = self
             .devices
             .iter()
-            .filter(|device| device.gpu == Some(index))
+            .filter(|device| device.gpu_indices().contains(&index))
             .map(|device| device.name.clone())
             .collect();
         if names.is_empty() {
@@ -417,7 +468,7 @@ impl Node {
             let gpus: BTreeSet<u32> = self
                 .devices
                 .iter()
-                .filter_map(|device| device.gpu)
+                .flat_map(|device| device.gpu_indices().iter().copied())
                 .collect();
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let have = if gpus.len() == 1 { "has" } else { "have" };
@@ -497,6 +548,18 @@ impl Node {
             .iter()
             .any(|one| matches!(one, Unseen::Journal(_)))
     }
+}
+
+/// Returns the compute mode of whole GPUs; of several, one that is not exclusive-process if there is one.
+fn shared_compute_mode(gpus: &[Gpu], key: &DeviceKey) -> Option<u32> {
+    if key.instance.is_some() {
+        return None;
+    }
+    let own = gpus.iter().filter(|gpu| key.has_gpu(&gpu.uuid));
+    let modes: Option<Vec<u32>> = own.map(|gpu| gpu.compute_mode).collect();
+    let modes = modes?;
+    let others = modes.iter().find(|mode| **mode != EXCLUSIVE_PROCESS);
+    others.or(modes.first()).copied()
 }
 
 /// Something that a snapshot could not see, or not all of it.

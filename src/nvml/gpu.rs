@@ -35,7 +35,7 @@ pub struct GpuReading {
 }
 
 /// Memory of a device, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     pub total: u64,
     /// Memory in use, without the driver's own share.
@@ -273,6 +273,23 @@ impl Processes {
         self.compute.iter().any(|usage| usage.pid == pid)
     }
 
+    /// Returns the processes of several GPUs together. Whoever uses several has the memory of all.
+    pub fn of_several_gpus(gpus: impl Iterator<Item = (u32, Self)>) -> Self {
+        let mut all = Self {
+            memory: Some(Memory::default()),
+            ..Self::default()
+        };
+        for (index, own) in gpus {
+            add_usages(&mut all.compute, index, own.compute);
+            add_usages(&mut all.clients, index, own.clients);
+            all.memory = all.memory.zip(own.memory).map(|(all, own)| Memory {
+                total: all.total + own.total,
+                used: all.used + own.used,
+            });
+        }
+        all
+    }
+
     /// True if the process is an MPS client.
     pub fn contains_client(&self, pid: Pid) -> bool {
         self.clients.iter().any(|usage| usage.pid == pid)
@@ -280,11 +297,46 @@ impl Processes {
 }
 
 /// A process and the memory it uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub pid: Pid,
     /// In bytes; `None` if the driver hides it from the caller.
     pub memory: Option<u64>,
+    /// Its memory on each GPU of a joint device that it uses; none on another device.
+    pub gpus: Vec<GpuUsage>,
+}
+
+/// The memory that a process uses on one GPU of a joint device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct GpuUsage {
+    /// The index of the GPU.
+    pub index: u32,
+    /// Device memory in use; null if the driver does not report it.
+    #[serde(rename = "memory_used_bytes")]
+    pub memory: Option<u64>,
+}
+
+/// Adds the usages of one GPU of a joint device.
+fn add_usages(all: &mut Vec<Usage>, gpu: u32, own: Vec<Usage>) {
+    for usage in own {
+        let on_gpu = GpuUsage {
+            index: gpu,
+            memory: usage.memory,
+        };
+        match all.iter_mut().find(|known| known.pid == usage.pid) {
+            Some(known) => {
+                known.memory = known
+                    .memory
+                    .zip(usage.memory)
+                    .map(|(one, other)| one + other);
+                known.gpus.push(on_gpu);
+            }
+            None => all.push(Usage {
+                gpus: vec![on_gpu],
+                ..usage
+            }),
+        }
+    }
 }
 
 /// A call that lists processes.
@@ -303,5 +355,6 @@ fn usage_from_info(info: &nvmlProcessInfo_t) -> Usage {
     Usage {
         pid: Pid(info.pid),
         memory: Some(info.usedGpuMemory).filter(|&bytes| bytes != NOT_AVAILABLE),
+        gpus: Vec::new(),
     }
 }

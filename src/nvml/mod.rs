@@ -15,7 +15,7 @@ mod session;
 
 pub use error::{Code, NvmlError};
 pub use gpu::{
-    EXCLUSIVE_PROCESS, GpuReading, Memory, MigMode, Processes, Usage, compute_mode_name,
+    EXCLUSIVE_PROCESS, GpuReading, GpuUsage, Memory, MigMode, Processes, Usage, compute_mode_name,
 };
 pub use health::{GpuHealth, RecoveryAction};
 pub use instances::{ComputeInstanceReading, GpuInstanceReading};

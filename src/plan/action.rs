@@ -10,12 +10,14 @@ use serde::{Serialize, Serializer};
 use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
 use super::reason::Reason;
+use crate::config::JOINT;
 use crate::failure::Problem;
 use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};
+use crate::node::Node;
 use crate::settings::{Serve, Settings};
-use crate::state::NextDaemon;
+use crate::state::{DeviceKey, NextDaemon};
 
 /// An action and its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -267,6 +269,9 @@ pub struct Start {
     /// Which device of the GPU.
     #[serde(skip)]
     pub place: Place,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     /// The UUID of the device, if that is there and stays.
     #[serde(skip)]
     pub uuid: Option<String>,
@@ -364,6 +369,11 @@ impl Stop {
         }
     }
 
+    /// True if its device has several GPUs.
+    pub(super) fn is_of_joint_device(&self) -> bool {
+        self.uuid.starts_with(JOINT)
+    }
+
     /// True if it has clients, or may have some: unseen ones, or programs that pods start at any moment.
     pub(super) fn may_have_clients(&self) -> bool {
         !self.clients.is_empty() || !self.pods.is_empty() || self.unasked.is_some()
@@ -377,6 +387,18 @@ impl Start {
             name: self.name.clone(),
             settings: self.settings.clone(),
             by_hand: self.by_hand.clone(),
+        }
+    }
+
+    /// Identifies its device, on a GPU with this UUID, unless that is a MIG device.
+    pub fn whole_device_key(&self, node: &Node, gpu: &str) -> DeviceKey {
+        let joint = node
+            .gpus
+            .iter()
+            .filter(|gpu| self.joint.contains(&gpu.index));
+        match joint.map(|gpu| gpu.uuid.clone()).collect::<Vec<_>>() {
+            none if none.is_empty() => DeviceKey::for_whole_gpu(gpu),
+            gpus => DeviceKey::for_joint_device(gpus),
         }
     }
 

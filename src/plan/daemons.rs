@@ -101,7 +101,7 @@ impl GpuPlan {
             .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
             .unwrap_or_default();
         let because: Reason = match present {
-            None => match device.and_then(|device| lost_on(planner, device)) {
+            None => match lost_on(planner, wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
                 None if replaces && wanted.is_new_instance() => NEW_INSTANCE.into(),
                 None if device
@@ -135,6 +135,7 @@ impl GpuPlan {
         let start = Start {
             name: wanted.name.clone(),
             place: wanted.place,
+            joint: wanted.joint.clone(),
             uuid: wanted.uuid.clone(),
             settings: settings.clone(),
             served_id: None,
@@ -227,9 +228,10 @@ const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another"
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
-fn lost_on<'a>(planner: Planner<'a>, device: &Device) -> Option<&'a Served> {
+fn lost_on<'a>(planner: Planner<'a>, device: &DevicePlan) -> Option<&'a Served> {
     planner.node.lost_records.iter().find(|lost| {
-        let is_its = lost.record.uuid == device.uuid && lost.run_dir == *planner.run_dir;
+        let has_uuid = device.uuid.as_ref() == Some(&lost.record.uuid);
+        let is_its = has_uuid && lost.run_dir == *planner.run_dir;
         is_its && lost.state == DaemonState::Orphan
     })
 }

@@ -5,7 +5,7 @@ use super::gpu_steps::served_here;
 use super::setting_change::change_needing_restart;
 use super::up::Planner;
 use super::{Place, Reason};
-use crate::host::user_name;
+use crate::host::{format_gpus, user_name};
 use crate::node::{Device, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::Settings;
@@ -14,6 +14,8 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePlan {
     pub place: Place,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    pub joint: Vec<u32>,
     /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
     pub profile: Option<String>,
     /// Its SMs; `None` if they are not known. The planner leaves out those of a whole GPU.
@@ -26,13 +28,13 @@ pub struct DevicePlan {
     pub name: String,
     /// The settings of its daemon, with `serve` always set; `None` for no daemon.
     pub settings: Option<Settings>,
-    /// Its GPU's index.
+    /// Its GPU's index; that of the first GPU of a joint device.
     pub(super) gpu: u32,
     /// Its entry in the block: `{n}` counts entry by entry.
     pub(super) entry: usize,
     /// Where its name, or else the block, stands in the profile.
     pub(super) span: Span,
-    /// Its UUID, if it is there and stays.
+    /// Its UUID, if it is there and stays. That of a joint device follows from its GPUs.
     pub(super) uuid: Option<String>,
 }
 
@@ -43,6 +45,7 @@ impl DevicePlan {
         Self {
             name: String::new(),
             gpu: 0,
+            joint: Vec::new(),
             entry: 0,
             span: Span::default(),
             uuid: None,
@@ -66,7 +69,10 @@ impl DevicePlan {
 
     /// Describes it as the holder of a name.
     pub(super) fn describe_as_holder(&self) -> String {
-        format!("a device of GPU {}", self.gpu)
+        match self.joint.as_slice() {
+            [] => format!("a device of GPU {}", self.gpu),
+            gpus => format!("the device of {}", format_gpus(gpus)),
+        }
     }
 
     /// True if its instance is to be made.

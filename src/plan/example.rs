@@ -106,8 +106,10 @@ fn served_device(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey
         _ => 3,
     };
     let record = DeviceRecord {
+        joint_gpus: Vec::new(),
         name: name.to_owned(),
         key: DeviceKey {
+            joint: Vec::new(),
             gpu: gpu.to_owned(),
             instance,
         },
@@ -159,6 +161,7 @@ pub(super) fn client(served: &Served, pid: u32) -> Client {
         command: Some("train".to_owned()),
         workload: None,
         memory: None,
+        gpus: Vec::new(),
         age: None,
     }
 }

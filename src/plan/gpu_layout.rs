@@ -227,6 +227,7 @@ impl<'a> GpuRequest<'a> {
         let device = existing.and_then(|existing| existing.device);
         DevicePlan {
             place: Place::Mig { placement, nth },
+            joint: Vec::new(),
             profile: None,
             multiprocessors: None,
             memory_mib: None,

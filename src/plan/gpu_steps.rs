@@ -191,7 +191,7 @@ impl Rank {
 
 /// Refuses to switch on the MIG mode of a GPU on which programs compute outside MPS.
 fn check_gpu_idle(node: &Node, gpu: &Gpu) -> Result<(), Problem> {
-    let device = node.device_with_uuid(&gpu.uuid);
+    let device = node.whole_device_of(gpu);
     let programs =
         device.and_then(|device| device.describe_processes(&device.processes_outside_mps()));
     match programs {

@@ -45,6 +45,15 @@ fn lost_gpus(planner: Planner<'_>) -> impl Iterator<Item = (u32, &str)> {
     })
 }
 
+/// The lost GPUs that a block may select, with the driver's errors.
+pub(super) fn lost_gpus_of<'a>(
+    planner: Planner<'a>,
+    block: &Block,
+) -> impl Iterator<Item = (u32, &'a str)> {
+    let lost = planner.node.lost_gpus();
+    lost.filter(move |(lost, _)| may_select(planner, block, *lost))
+}
+
 /// True if a block may select a lost GPU, which tells neither its product nor its UUID.
 fn may_select(planner: Planner<'_>, block: &Block, lost: u32) -> bool {
     let selector = &block.select;
@@ -93,7 +102,7 @@ pub(super) fn selector_mistakes(planner: Planner<'_>) -> Vec<ProfileError> {
 }
 
 /// Describes the GPUs that a selector names and that are not there. The lost ones are.
-fn describe_absent_gpus(planner: Planner<'_>, block: &Block) -> Option<String> {
+pub(super) fn describe_absent_gpus(planner: Planner<'_>, block: &Block) -> Option<String> {
     let node = planner.node;
     let mut indices: BTreeSet<u32> = block.select.indices().collect();
     indices.retain(|index| {

@@ -14,6 +14,7 @@ mod gpu_layout;
 mod gpu_plan;
 mod gpu_steps;
 mod held_gpus;
+mod joint;
 mod kill;
 mod left_out;
 mod missing_gpus;

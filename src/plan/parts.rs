@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::action::{Action, Close, Step};
-use super::{GpuPlan, Plan, Stop};
+use super::{GpuPlan, Plan, Start, Stop};
 use crate::mps::StopMethod;
 use crate::node::{Closer, DaemonState, Node};
 use crate::state::NextDaemon;
@@ -42,11 +42,26 @@ impl Plan {
                 .map(|(_, other)| other)
                 .any(|other| takes_name(part, other))
         });
-        if is_entangled {
+        if is_entangled || self.makes_or_ends_joint_device() {
             vec![self.clone()]
         } else {
             parts
         }
+    }
+
+    /// True if GPUs become a joint device, or cease to be one and become something else.
+    fn makes_or_ends_joint_device(&self) -> bool {
+        let mut starts = self.starts().filter(|start| !start.joint.is_empty());
+        let is_new = |start: &Start| {
+            self.stops()
+                .all(|stop| Some(&stop.uuid) != start.uuid.as_ref())
+        };
+        let ends = |stop: &Stop| {
+            let follows = |start: &Start| start.uuid.as_ref() == Some(&stop.uuid);
+            stop.is_of_joint_device() && !self.starts().any(follows)
+        };
+        let is_one_ended = self.stops().any(ends);
+        starts.any(is_new) || is_one_ended && (self.starts().next().is_some() || self.changes_mig())
     }
 
     /// Returns the parts as one plan.
@@ -111,7 +126,7 @@ impl Plan {
                         name: stop.name.clone(),
                         uuid: stop.uuid.clone(),
                         until,
-                        next: next.map(super::Start::as_next_daemon).or_else(same),
+                        next: next.map(Start::as_next_daemon).or_else(same),
                         is_waited_for: true,
                     });
                     close.with_reason("it waits for its clients")

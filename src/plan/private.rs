@@ -34,6 +34,7 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan,
     let start = Action::Start(Start {
         name: device.name.clone(),
         place,
+        joint: device.joint_gpus.clone(),
         uuid: Some(device.uuid.clone()),
         settings: Settings {
             serve: Some(Serve::Own),

@@ -103,6 +103,7 @@ impl Plan {
             Some(next) => Action::Start(Start {
                 name: next.name.clone(),
                 place,
+                joint: device.joint_gpus.clone(),
                 uuid: Some(uuid),
                 settings: next.settings.clone(),
                 served_id: None,
@@ -177,6 +178,7 @@ fn plan_restarts(
         let start = Action::Start(Start {
             name: name.clone(),
             place,
+            joint: device.joint_gpus.clone(),
             uuid: Some(device.uuid.clone()),
             settings: record.settings.clone(),
             served_id: None,

@@ -21,7 +21,7 @@ use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
 use crate::settings::{Serve, Settings};
-use crate::state::RunDir;
+use crate::state::{DeviceKey, RunDir};
 
 /// The node, profile and run directory that `up` is planned for.
 #[derive(Clone, Copy)]
@@ -225,6 +225,7 @@ impl<'a> Planner<'a> {
 
     /// Plans one GPU, without the names of its devices.
     fn plan_layout(self, gpu: &'a Gpu, block: &'a Block) -> Result<Layout<'a>, Refusal> {
+        self.check_recorded_joint(gpu)?;
         let mut layout = Layout::new(gpu);
         match &block.want {
             Want::Whole(whole) => self.plan_whole_gpu(&mut layout, block, whole)?,
@@ -248,6 +249,16 @@ impl<'a> Planner<'a> {
             }
             layout.plan.after = SliceMap::new(gpu.placement_units(), Vec::new());
         }
+        let joint = if whole.is_joint {
+            self.joint_gpus(block, whole)?
+        } else {
+            Vec::new()
+        };
+        layout.add_mig_switch(self.node, false);
+        let key = DeviceKey::for_joint_device(joint.iter().map(|gpu| gpu.uuid.clone()).collect());
+        if whole.is_joint && self.first_gpu_of(&key) != gpu.uuid {
+            return Ok(());
+        }
         let clients = self.node.control_program().client_limit;
         let size = || gpu.device_size().with_client_limit(Some(clients));
         let settings = whole
@@ -260,12 +271,17 @@ impl<'a> Planner<'a> {
             let error = self.profile.error_at(block.span, why);
             return Err(error.with_hint("give it more, or \"none\"").into());
         }
-        layout.add_mig_switch(self.node, false);
-        let device = self.node.device_with_uuid(&gpu.uuid);
+        let uuid = if whole.is_joint {
+            Some(key.joint_uuid())
+        } else {
+            let device = self.node.device_with_uuid(&gpu.uuid);
+            device.map(|device| device.uuid.clone())
+        };
         let name = whole.name.clone();
         let (name, span) = name.unwrap_or_else(|| (gpu.index.to_string(), block.span));
         layout.devices.push(DevicePlan {
             place: Place::Whole,
+            joint: joint.iter().map(|gpu| gpu.index).collect(),
             profile: None,
             multiprocessors: None,
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
@@ -275,7 +291,7 @@ impl<'a> Planner<'a> {
             gpu: gpu.index,
             entry: 0,
             span,
-            uuid: device.map(|device| device.uuid.clone()),
+            uuid,
         });
         Ok(())
     }
@@ -325,7 +341,7 @@ impl<'a> Planner<'a> {
 
 impl Planner<'_> {
     /// The position of the block that selects a GPU: the first one wins. None selects a GPU that is left out.
-    fn block_of(self, gpu: &Gpu) -> Option<usize> {
+    pub(super) fn block_of(self, gpu: &Gpu) -> Option<usize> {
         if self
             .left_out
             .is_some_and(|left_out| left_out.has_gpu(gpu.index))

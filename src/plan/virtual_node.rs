@@ -307,7 +307,16 @@ fn fitting_models(
 
 /// Returns what becomes of a GPU; `None` if no block selects it.
 fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
-    let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
+    // A joint device is shown on each of its GPUs.
+    let has_joint = |plan: &&GpuPlan| {
+        let mut devices = plan.devices.iter();
+        devices.any(|device| device.joint.contains(&gpu.index))
+    };
+    let planned = plan
+        .gpus
+        .iter()
+        .find(has_joint)
+        .or_else(|| plan.gpus.iter().find(|plan| plan.index == Some(gpu.index)));
     // A plan leaves out a GPU that is as its block asks.
     let is_selected = profile.blocks.iter().any(|block| block_selects(block, gpu));
     is_selected.then(|| Shape::from_plan(planned, Some(gpu)))
@@ -352,7 +361,9 @@ pub fn check_on_model(
     indices.dedup();
     indices.truncate(MAX_GPUS as usize);
     let select = if indices.is_empty() {
-        indices.push(0);
+        // A joint device has two GPUs at least.
+        let is_joint = matches!(&block.want, Want::Whole(whole) if whole.is_joint);
+        indices.extend(0..if is_joint { 2 } else { 1 });
         Selector::default()
     } else {
         Selector::from_indices(indices.clone())

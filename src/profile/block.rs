@@ -57,6 +57,8 @@ pub struct WholeGpu {
     pub name: Option<(String, Span)>,
     /// The settings of its daemon; `None` for no daemon.
     pub settings: Option<Settings>,
+    /// True if all GPUs of the block are one device.
+    pub is_joint: bool,
 }
 
 /// One entry of `devices`.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::begins_as_uuid;
+
 /// A device's name as a profile gives it: `{gpu}` stands for the GPU's index, `{n}` for a number
 /// that tells apart the devices which would otherwise share the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +83,7 @@ pub fn is_device_name(text: &str) -> bool {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
         && !text.starts_with(['.', '-'])
-        && !text.starts_with("GPU-")
-        && !text.starts_with("MIG-")
+        && !begins_as_uuid(text)
 }
 
 #[cfg(test)]

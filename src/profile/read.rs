@@ -149,6 +149,7 @@ impl<'a> ProfileCheck<'a> {
         let select = gpu.select.and_then(|select| self.check_selector(select));
         let (name, devices) = (self.check_name(gpu.name), gpu.devices?);
         let is_whole = gpu.mig?.is_some_and(|(mig, _)| !mig);
+        let is_joint = self.check_joint(gpu.joint, is_whole, name.as_ref().ok());
         let want = match (is_whole, devices, name?) {
             (true, Some(_), _) => {
                 return self.refuse(span, "mig = false and devices exclude each other");
@@ -156,7 +157,11 @@ impl<'a> ProfileCheck<'a> {
             (true, None, name) => {
                 let settings =
                     self.check_daemon_for_name(name.as_ref(), settings.for_whole_gpu())?;
-                Want::Whole(WholeGpu { name, settings })
+                Want::Whole(WholeGpu {
+                    name,
+                    settings,
+                    is_joint: is_joint?,
+                })
             }
             (false, Some(_), Some((_, span))) => {
                 let message = "a block with devices has no name of its own: name its devices";
@@ -221,6 +226,28 @@ impl<'a> ProfileCheck<'a> {
             count,
             compute,
         })
+    }
+
+    /// Returns whether the GPUs of a block are one device, which needs a name.
+    fn check_joint(
+        &self,
+        joint: KeyValue<bool>,
+        is_whole: bool,
+        name: Option<&Option<At<String>>>,
+    ) -> Result<bool, Noted> {
+        let Some((true, span)) = joint? else {
+            return Ok(false);
+        };
+        if !is_whole {
+            let message = "joint is for whole GPUs: CUDA gives a program one MIG device";
+            let error = self.error_at(span, message);
+            return Err(self.note(error.with_hint("write mig = false beside it")));
+        }
+        if name == Some(&None) {
+            let error = self.error_at(span, "a joint device needs a name");
+            return Err(self.note(error.with_hint("write one beside it: name = \"trainers\"")));
+        }
+        Ok(true)
     }
 
     /// Refuses a name for a device without a daemon.

@@ -77,6 +77,8 @@ tables! {
         mig: Option<At<bool>>,
         /// Name of the whole GPU's device
         name: Option<At<&'a str>>,
+        /// true for all GPUs of the block as one device, for programs that use several
+        joint: Option<At<bool>>,
         /// Settings of this block's daemons, or false for devices without daemons
         mps: Option<At<Mps<'a>>>,
         /// MIG devices of each GPU; an empty list for MIG mode without instances

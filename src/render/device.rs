@@ -11,10 +11,12 @@ use crate::node::Device;
 pub(super) struct DeviceDocument {
     /// The name, which commands take.
     name: String,
-    /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`.
+    /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`. That of a joint device is `JOINT-…`, and CUDA takes those of its GPUs.
     uuid: String,
-    /// The index of its GPU; null if the device is gone.
+    /// The index of its GPU, or of the first GPU of a joint device; null if the device is gone.
     gpu: Option<u32>,
+    /// The GPUs of a joint device; empty for other devices.
+    joint_gpus: Vec<JointGpu>,
     /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
     profile: Option<String>,
     /// The id of its GPU instance; null for a whole GPU.
@@ -37,6 +39,7 @@ impl DeviceDocument {
             name: device.name.clone(),
             uuid: device.uuid.clone(),
             gpu: device.gpu,
+            joint_gpus: JointGpu::all_of_device(device),
             profile: part.map(|part| part.title.clone()),
             gpu_instance_id: part.map(|part| part.gpu_instance.0),
             compute_instance_id: part.map(|part| part.compute_instance.0),
@@ -44,5 +47,25 @@ impl DeviceDocument {
             multiprocessors: part.map(|part| part.multiprocessors),
             memory_total_bytes: memory.or_else(|| part.map(|part| part.memory_mib << 20)),
         }
+    }
+}
+
+/// A GPU of a joint device.
+#[derive(Debug, Serialize, JsonSchema)]
+struct JointGpu {
+    /// The index.
+    index: u32,
+    /// The UUID, `GPU-…`.
+    uuid: String,
+}
+
+impl JointGpu {
+    fn all_of_device(device: &Device) -> Vec<Self> {
+        let gpus = device.joint_gpus.iter().zip(&device.key.joint);
+        gpus.map(|(&index, uuid)| Self {
+            index,
+            uuid: uuid.clone(),
+        })
+        .collect()
     }
 }

@@ -18,6 +18,23 @@ impl Cpus {
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         self.ranges.iter().flat_map(|&(first, last)| first..=last)
     }
+
+    /// Returns all CPUs of several sets.
+    pub fn union_of(sets: impl IntoIterator<Item = Self>) -> Self {
+        Self::from_ranges(sets.into_iter().flat_map(|set| set.ranges).collect())
+    }
+
+    fn from_ranges(mut ranges: Vec<(usize, usize)>) -> Self {
+        ranges.sort_unstable();
+        let mut joined: Vec<(usize, usize)> = Vec::new();
+        for (first, last) in ranges {
+            match joined.last_mut() {
+                Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+                _ => joined.push((first, last)),
+            }
+        }
+        Self { ranges: joined }
+    }
 }
 
 impl fmt::Display for Cpus {
@@ -47,15 +64,7 @@ impl FromStr for Cpus {
             }
             ranges.push((first, last));
         }
-        ranges.sort_unstable();
-        let mut joined: Vec<(usize, usize)> = Vec::new();
-        for (first, last) in ranges {
-            match joined.last_mut() {
-                Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
-                _ => joined.push((first, last)),
-            }
-        }
-        Ok(Self { ranges: joined })
+        Ok(Self::from_ranges(ranges))
     }
 }
 

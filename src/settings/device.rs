@@ -402,17 +402,22 @@ impl Reported {
             .rev()
     }
 
-    /// Takes the answers to these queries from the front of the lines. Returns `None` if they are something else.
-    pub fn parse_answers(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
+    /// Takes the answers of a daemon of so many devices to these queries from the front of the lines. Returns `None` if they are
+    /// something else.
+    pub fn parse_answers(
+        devices: usize,
+        lines: &mut VecDeque<&str>,
+        percentage: f64,
+    ) -> Option<Self> {
         let mut answers = BTreeMap::from([(ACTIVE_THREAD_PERCENTAGE, percentage.to_string())]);
         for (key, control) in Self::queried_settings() {
-            if lines
-                .front()
-                .is_some_and(|line| line.starts_with(UNKNOWN_COMMAND))
-            {
-                lines.pop_front();
+            let is_unknown = |line: &&str| line.starts_with(UNKNOWN_COMMAND);
+            if lines.front().is_some_and(is_unknown) {
+                for _ in control.device_numbers(devices) {
+                    lines.pop_front();
+                }
             } else {
-                answers.insert(key.name, control.take_answer(lines)?);
+                answers.insert(key.name, control.take_answers(devices, lines)?);
             }
         }
         Some(Self { answers })
@@ -537,7 +542,7 @@ mod tests {
 
     fn read(text: &str) -> (Option<Reported>, usize) {
         let mut lines: VecDeque<&str> = text.lines().collect();
-        (Reported::parse_answers(&mut lines, 100.0), lines.len())
+        (Reported::parse_answers(1, &mut lines, 100.0), lines.len())
     }
 
     fn reported(limit: Option<&str>, priority: Option<&str>) -> Reported {

@@ -67,7 +67,7 @@ pub const KEYS: &[SettingKey] = &[
         show: |settings| settings.active_thread_percentage.to_string(),
         update: Update::Control(Control {
             word: "active_thread_percentage",
-            arguments: &[],
+            is_by_device: false,
             is_of_servers: true,
             is_universal: true,
             is_silent_unless_set: false,
@@ -92,8 +92,8 @@ pub const KEYS: &[SettingKey] = &[
         show: |settings| display_or(settings.pinned_memory_limit, "none"),
         update: Update::Control(Control {
             word: "device_pinned_mem_limit",
-            // The number of the daemon's only device. Up to driver 555 a limit by UUID is ignored without a message.
-            arguments: &["0"],
+            // By number: up to driver 555 a limit by UUID is ignored without a message.
+            is_by_device: true,
             is_of_servers: true,
             is_universal: false,
             is_silent_unless_set: true,
@@ -104,10 +104,15 @@ pub const KEYS: &[SettingKey] = &[
             },
             read: |line| match LimitAnswer::parse(line) {
                 None if line.is_empty() => Some("none".to_owned()),
+                None if line == DIFFERENT => Some(line.to_owned()),
                 limit => Some(limit?.lower_bound().to_string()),
             },
             differs: |settings, answer| {
-                LimitAnswer::differs(LimitAnswer::parse(answer), settings.pinned_memory_limit)
+                answer == DIFFERENT
+                    || LimitAnswer::differs(
+                        LimitAnswer::parse(answer),
+                        settings.pinned_memory_limit,
+                    )
             },
         }),
     },
@@ -119,7 +124,7 @@ pub const KEYS: &[SettingKey] = &[
         show: |settings| settings.client_priority.to_string(),
         update: Update::Control(Control {
             word: "client_priority",
-            arguments: &[],
+            is_by_device: false,
             is_of_servers: false,
             is_universal: false,
             is_silent_unless_set: false,
@@ -325,8 +330,8 @@ pub enum Update {
 #[derive(Debug)]
 pub struct Control {
     pub word: &'static str,
-    /// The words before the value, such as the number of the daemon's device.
-    pub arguments: &'static [&'static str],
+    /// True if each device of the daemon has a value, and the number of the device precedes it.
+    pub is_by_device: bool,
     /// True if a running server has a value of its own.
     pub is_of_servers: bool,
     /// True if every control program has the commands. They are always sent then, and setting is answered as reading
@@ -342,7 +347,29 @@ pub struct Control {
     pub differs: fn(&Settings, &str) -> bool,
 }
 
+/// The answer of a daemon whose devices have different values. No control program prints it.
+const DIFFERENT: &str = "different on its GPUs";
+
 impl Control {
+    /// Returns the numbers of the devices for which it has a value, of so many; `None` for the value of all.
+    pub fn device_numbers(&self, devices: usize) -> impl Iterator<Item = Option<usize>> + use<> {
+        let by_device = self.is_by_device;
+        (0..if by_device { devices } else { 1 }).map(move |device| by_device.then_some(device))
+    }
+
+    /// Takes the answers for all devices of a daemon from the front of the lines.
+    pub fn take_answers(&self, devices: usize, lines: &mut VecDeque<&str>) -> Option<String> {
+        let mut answers = Vec::new();
+        for _ in self.device_numbers(devices) {
+            answers.push(self.take_answer(lines)?);
+        }
+        answers.dedup();
+        match answers.as_slice() {
+            [same] => Some(same.clone()),
+            _ => Some(DIFFERENT.to_owned()),
+        }
+    }
+
     /// Takes an answer from the front of the lines.
     pub fn take_answer(&self, lines: &mut VecDeque<&str>) -> Option<String> {
         let line = lines.front().map_or("", |line| line.trim());

@@ -7,7 +7,8 @@ use thiserror::Error;
 use crate::failure::Failure;
 use crate::host::{Host, Pid, Process, shorten_command};
 use crate::node::{Node, OutsideCause, Served};
-use crate::nvml::{GpuHandle, Nvml};
+use crate::nvml::{GpuHandle, Nvml, Processes};
+use crate::state::DeviceRecord;
 
 /// The processes that compute on a device at one moment.
 #[derive(Debug, Default)]
@@ -22,8 +23,13 @@ pub struct DeviceUse {
 
 impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
-    pub fn query(nvml: Nvml, device: &str) -> Option<Self> {
-        let processes = nvml.supervise_on(device, GpuHandle::query_processes).ok()?;
+    pub fn query(nvml: Nvml, device: &DeviceRecord) -> Option<Self> {
+        let read = (0..).zip(device.driver_uuids()).map(|(nth, uuid)| {
+            let read = nvml.supervise_on(uuid, GpuHandle::query_processes);
+            Some((nth, read.ok()?))
+        });
+        let read: Vec<_> = read.collect::<Option<_>>()?;
+        let processes = Processes::of_several_gpus(read.into_iter());
         let clients: BTreeSet<Pid> = processes.clients.iter().map(|usage| usage.pid).collect();
         Some(Self {
             others: processes

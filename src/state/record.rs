@@ -7,10 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::writer::Writer;
+use crate::config::JOINT;
 use crate::failure::Problem;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{
-    Account, FileResult, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id,
+    Account, FileResult, Host, Machine, Pid, Process, StartTime, Uid, Unit, fnv1a, group_id,
     shorten_command,
 };
 use crate::nvml::GpuInstanceReading;
@@ -22,10 +23,13 @@ const HEALS_COUNT_FOR: SignedDuration = SignedDuration::from_hours(1);
 /// Identifies a device across boots: a MIG UUID is opaque and may change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceKey {
-    /// The GPU's UUID.
+    /// The GPU's UUID; that of the first GPU of a joint device.
     pub gpu: String,
-    /// The compute instance; `None` for the whole GPU.
+    /// The compute instance; `None` for whole GPUs.
     pub instance: Option<InstanceKey>,
+    /// The UUIDs of all GPUs of a joint device, in the order of their indices; none for another device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joint: Vec<String>,
 }
 
 impl DeviceKey {
@@ -33,8 +37,59 @@ impl DeviceKey {
     pub fn for_whole_gpu(gpu: &str) -> Self {
         Self {
             gpu: gpu.to_owned(),
-            instance: None,
+            ..Self::default()
         }
+    }
+
+    /// Identifies several whole GPUs as one device, by their UUIDs in the order of their indices.
+    pub fn for_joint_device(gpus: Vec<String>) -> Self {
+        Self {
+            gpu: gpus.first().cloned().unwrap_or_default(),
+            instance: None,
+            joint: gpus,
+        }
+    }
+
+    /// True for several GPUs as one device.
+    pub fn is_joint(&self) -> bool {
+        !self.joint.is_empty()
+    }
+
+    /// Returns the UUIDs of its GPUs.
+    pub fn gpus(&self) -> &[String] {
+        if self.is_joint() {
+            &self.joint
+        } else {
+            std::slice::from_ref(&self.gpu)
+        }
+    }
+
+    /// True if two devices are the same, or share a GPU as a whole.
+    pub fn excludes(&self, other: &Self) -> bool {
+        self == other
+            || (self.is_joint() || other.is_joint())
+                && self.gpus().iter().any(|gpu| other.has_gpu(gpu))
+    }
+
+    /// True if it is, or has, the GPU with this UUID.
+    pub fn has_gpu(&self, uuid: &str) -> bool {
+        self.gpus().iter().any(|own| own == uuid)
+    }
+
+    /// Returns the devices as CUDA takes them, where the device has this UUID.
+    pub fn cuda_devices(&self, uuid: &str) -> String {
+        if self.is_joint() {
+            self.joint.join(",")
+        } else {
+            uuid.to_owned()
+        }
+    }
+
+    /// Returns the UUID of a joint device, which no driver gives it: the same for the same GPUs, whatever their indices are.
+    pub fn joint_uuid(&self) -> String {
+        let mut gpus: Vec<&str> = self.joint.iter().map(String::as_str).collect();
+        gpus.sort_unstable();
+        format!("{JOINT}{:016x}", fnv1a(&gpus.join(" ")))
     }
 }
 
@@ -61,7 +116,10 @@ pub struct DeviceRecord {
     /// Its GPU's index at that time; `None` in records of earlier versions, like `profile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// Its profile name, such as `3g.40gb`; `None` for a whole GPU.
+    /// The indices of the GPUs of a joint device at that time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joint_gpus: Vec<u32>,
+    /// Its profile name, such as `3g.40gb`; `None` for whole GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// The settings of its daemon; `serve` is always set.
@@ -112,6 +170,29 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl DeviceRecord {
+    /// Returns the indices of its GPUs at the time of the record, as far as they are recorded.
+    pub fn gpu_indices(&self) -> &[u32] {
+        if self.joint_gpus.is_empty() {
+            self.gpu.as_slice()
+        } else {
+            &self.joint_gpus
+        }
+    }
+
+    /// Returns the UUIDs by which the driver knows the device: those of all GPUs of a joint one.
+    pub fn driver_uuids(&self) -> &[String] {
+        if self.key.is_joint() {
+            &self.key.joint
+        } else {
+            std::slice::from_ref(&self.uuid)
+        }
+    }
+
+    /// Returns the devices as CUDA takes them in `CUDA_VISIBLE_DEVICES`.
+    pub fn cuda_devices(&self) -> String {
+        self.key.cuda_devices(&self.uuid)
+    }
+
     /// The number of times that `heal` starts a daemon within an hour before it gives up.
     pub const MAX_HEALS_PER_HOUR: usize = 5;
 

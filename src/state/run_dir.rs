@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
+use crate::config::{begins_as_uuid, end_of_uuid};
 use crate::host::{
     Access, Directory, EntryKind, Environment, FileError, FileResult, Fingerprint, Host, Machine,
     Uid, caller, is_terminal_control, to_printable,
@@ -389,7 +390,7 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
     });
     DeviceRecord {
         // The part behind the kind: a UUID is no name.
-        name: name.unwrap_or_else(|| uuid["GPU-".len()..].to_owned()),
+        name: name.unwrap_or_else(|| end_of_uuid(&uuid).unwrap_or(&uuid).to_owned()),
         key: DeviceKey::for_whole_gpu(&uuid),
         boot_id: boot_id.to_owned(),
         leaving: true,
@@ -400,8 +401,7 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
 
 /// True for the name of a device's directory.
 pub(super) fn is_device_uuid(name: &str) -> bool {
-    let has_kind = name.starts_with("GPU-") || name.starts_with("MIG-");
-    has_kind && !name.contains(is_terminal_control)
+    begins_as_uuid(name) && !name.contains(is_terminal_control)
 }
 
 fn is_record_of(record: &DeviceRecord, directory: &str) -> bool {

@@ -93,6 +93,7 @@ impl Testbed {
         let served = self.served(&device.uuid).expect("just recorded");
         let clients = (0..clients)
             .map(|number| Client {
+                gpus: Vec::new(),
                 pid: Some(Pid(1000 + number)),
                 started: None,
                 server: None,
@@ -282,6 +283,7 @@ impl Testbed {
         }
         let key: DeviceKey = device.key.clone();
         let record = DeviceRecord {
+            joint_gpus: Vec::new(),
             name: name.to_owned(),
             key,
             uuid: device.uuid.clone(),

@@ -92,8 +92,20 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
     if shapes.is_empty() {
         return None;
     }
-    let devices = shapes.iter().map(|shape| shape.devices.len()).sum();
-    let devices = format_count(devices, "device");
+    // A joint device is on several GPUs.
+    let shown = on_node.gpus.iter().filter(|gpu| {
+        let shape = gpu.shape.as_ref();
+        shape.is_some_and(|shape| !shape.is_unknown)
+    });
+    let devices = shown.map(|gpu| {
+        let devices = gpu.shape.iter().flat_map(|shape| &shape.devices);
+        let is_of_it = |device: &&DevicePlan| {
+            let first = device.joint.first();
+            first.is_none_or(|first| *first == gpu.index)
+        };
+        devices.filter(is_of_it).count()
+    });
+    let devices = format_count(devices.sum(), "device");
     let gpus = format_count(shapes.len(), "GPU");
     let it_fits = if on_node.is_real {
         "It fits this node"

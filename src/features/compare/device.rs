@@ -3,7 +3,7 @@
 use super::CompareArgs;
 use crate::commands::env::find_served;
 use crate::commands::warn_of_changeable_programs;
-use crate::error::{CommandError, Result, command_error};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{self, Environment};
 use crate::node::{Client, Device, Node, Served, observe_records};
@@ -47,6 +47,13 @@ impl ServedDevice {
             None if !has_daemon => return Err(no_daemon_error()),
             None => idle_device(node, environment)?,
         };
+        if served.record.key.is_joint() {
+            let name = &served.record.name;
+            let error = usage_error(format_args!(
+                "{name} is a joint device, and compare measures on one GPU"
+            ));
+            return Err(error.with_hint("compare on a device with one GPU"));
+        }
         check_not_in_use(node, node.device_with_key(&served.record.key), Some(served))?;
         let records = observe_records(environment)?;
         Ok(Self::OfNode(Box::new(served.clone()), Box::new(records)))

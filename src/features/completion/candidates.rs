@@ -11,7 +11,7 @@ use clap_complete::engine::{
 };
 
 use crate::catalog::{self, BuiltIn};
-use crate::host::{Environment, user_name};
+use crate::host::{Environment, format_gpus, user_name};
 use crate::mps::{MpsProgram, uses_pipe_dir};
 use crate::node::{Fault, device_order};
 use crate::settings::{KEYS, Settings};
@@ -177,9 +177,11 @@ fn all_records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
 
 /// `GPU 0, 3g.40gb, running`
 fn describe_record(record: &DeviceRecord, environment: &Environment) -> String {
-    let gpu = record.gpu.map(|index| format!("GPU {index}"));
+    let gpus = record.gpu_indices();
+    let gpu = (!gpus.is_empty()).then(|| format_gpus(gpus));
     let profile = match &record.key.instance {
         Some(_) => record.profile.clone(),
+        None if record.key.is_joint() => Some("joint".to_owned()),
         None => Some("whole GPU".to_owned()),
     };
     let state = daemon_state(record, environment).to_owned();
@@ -210,7 +212,8 @@ fn client_candidates(words: &Words) -> Vec<(String, String)> {
     let pipes: Vec<PathBuf> = all_records(&environment)
         .into_iter()
         .filter(|(_, record)| {
-            words.names_device(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
+            let mut indices = record.gpu_indices().iter();
+            words.names_device(record) || indices.any(|gpu| gpus.contains(gpu))
         })
         .flat_map(|(run_dir, record)| {
             [

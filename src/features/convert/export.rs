@@ -341,6 +341,19 @@ struct BlockBuilder<'a> {
 
 impl BlockBuilder<'_> {
     fn build_want(&mut self) -> Table {
+        let whole = self.node.whole_device_of(self.gpu);
+        let joint = whole.filter(|device| device.key.is_joint());
+        if let Some(joint) = joint.filter(|joint| find_served(self.node, joint).is_some()) {
+            // Its GPUs have the same block.
+            let name = joint.name.as_str();
+            let mut want = table([
+                ("mig", false.into()),
+                ("name", name.into()),
+                ("joint", true.into()),
+            ]);
+            want.extend(self.mps_entry(&[joint]));
+            return want;
+        }
         match self.gpu.devices().as_slice() {
             [whole] if whole.part.is_none() => {
                 let mut want = table([("mig", false.into())]);

@@ -116,7 +116,7 @@ impl<'a> Examined<'a> {
     pub(super) fn examined_gpus(&self) -> impl Iterator<Item = &'a Gpu> {
         let indices: Vec<u32> = self
             .present_devices()
-            .filter_map(|device| device.gpu)
+            .flat_map(|device| device.gpu_indices().iter().copied())
             .collect();
         self.node
             .gpus

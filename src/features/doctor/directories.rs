@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::check::{Examined, Judge};
 use super::machine::file_system;
+use crate::config::begins_as_uuid;
 use crate::failure::Failure;
 use crate::host::{Directories, Directory, may_write, to_printable};
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
@@ -202,7 +203,7 @@ fn leftover_directories(id: &'static str, examined: &Examined<'_>) -> Vec<Findin
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_device = name.starts_with("MIG-") || name.starts_with("GPU-");
+        let is_device = begins_as_uuid(&name);
         let is_misplaced = misplaced
             .iter()
             .any(|found| found.path.starts_with(entry.path()));

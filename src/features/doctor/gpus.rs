@@ -169,7 +169,7 @@ fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         let (index, Some(mode)) = (gpu.index, gpu.compute_mode) else {
             continue;
         };
-        let device = examined.node.device_with_uuid(&gpu.uuid);
+        let device = examined.node.whole_device_of(gpu);
         let served = device.and_then(Device::serving_daemon);
         let is_set = served.is_some_and(|served| served.record.settings.compute_mode.is_some());
         let seen = format!("GPU {index}: {}", compute_mode_name(mode));

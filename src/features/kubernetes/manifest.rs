@@ -9,6 +9,7 @@ use clap::Args;
 use super::offer::MAX_NAME_CHARS;
 use crate::commands::args::ProfileSource;
 use crate::error::{Result, usage_error};
+use crate::host::fnv1a;
 
 /// The directory of most kubelets.
 pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
@@ -125,13 +126,6 @@ impl ManifestArgs {
     }
 }
 
-/// Returns the hash FNV-1a of a text.
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 /// Returns a text as a value of YAML: as a block with an indentation of four, if it has only characters that a block keeps.
 fn yaml_text(text: &str) -> String {
     let is_kept = |c| match c {
@@ -235,11 +229,5 @@ mod tests {
         for text in ["", " ", "a b", "a ", "a\tb", "a\n", "a\u{a0}b", "a\"b", "ä"] {
             assert!(image(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn the_hash_is_fnv_1a() {
-        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a("foobar"), 0x8594_4171_f739_67e8);
     }
 }

@@ -152,6 +152,9 @@ impl OfferedDevice {
 /// Returns the resource of a device, or the reason why it cannot have one. Devices of one resource can take the place of each
 /// other.
 pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<String, String> {
+    if record.key.is_joint() {
+        return Err("it is a joint device, and the plugin offers devices on one GPU".to_owned());
+    }
     let word = if has_default_name(record) {
         resource_word(record)
             .ok_or("its record is of an earlier version: apply the profile again")?
@@ -242,6 +245,7 @@ mod tests {
             gpu: Some(0),
             profile: profile.map(str::to_owned),
             key: DeviceKey {
+                joint: Vec::new(),
                 gpu: "GPU-0".to_owned(),
                 instance,
             },

@@ -5,6 +5,7 @@ use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::clients::{ClientSum, clients_by_user};
+use crate::host::format_ranges;
 use crate::node::{Device, DeviceState, Fault, Node, Served, Severity};
 use crate::settings::{Reported, Serve};
 
@@ -422,12 +423,12 @@ fn describe_health(facts: &Facts<'_>, samples: &mut Samples) {
 
 fn describe_devices(facts: &Facts<'_>, samples: &mut Samples) {
     for NamedDevice { name, device } in &facts.devices {
-        let gpu = device.gpu.map(|index| index.to_string());
+        let gpus = format_ranges(device.gpu_indices());
         let serve = device.serve_setting().map(Serve::to_string);
         let labels = [
             ("device", name.as_str()),
             ("uuid", &device.uuid),
-            ("gpu", &gpu.unwrap_or_default()),
+            ("gpu", &gpus),
             ("profile", device.profile_name().unwrap_or_default()),
             ("serve", &serve.unwrap_or_default()),
         ];

@@ -82,7 +82,7 @@ pub(super) fn run_guarded(
             return Ok(exit_code(status));
         }
         // If the driver does not answer now, the program has done nothing wrong.
-        let used = DeviceUse::query(nvml, &served.record.uuid).unwrap_or_default();
+        let used = DeviceUse::query(nvml, &served.record).unwrap_or_default();
         let seen = used.descendants_outside_mps(host);
         if let Some(pid) = seen.intersection(&suspects).next() {
             let left = observe_records(environment)

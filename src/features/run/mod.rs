@@ -461,7 +461,7 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
     let record = &served.record;
     let cpus = environment
         .host
-        .cpus_near(&record.key.gpu)
+        .cpus_near(record.key.gpus())
         .map_err(|error| {
             let name = &record.name;
             command_error(format_args!(

@@ -15,6 +15,7 @@ pub(super) fn near_position(
 ) -> Result<Option<usize>> {
     let places: FileResult<Vec<Option<u32>>> = devices
         .iter()
+        // The GPUs of a joint device may be on several nodes.
         .map(|device| host.numa_node_of(&device.gpu))
         .collect();
     let unknown = |error| {

@@ -82,7 +82,7 @@ fn refusal_reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<RefusalReason> 
     let devices: Vec<_> = node
         .devices
         .iter()
-        .filter(|device| device.gpu == Some(index))
+        .filter(|device| device.gpu_indices().contains(&index))
         .collect();
     let served: Vec<String> = devices
         .iter()

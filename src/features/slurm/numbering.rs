@@ -33,6 +33,15 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
         for device in node.devices_of(gpu) {
             let served = device.served.as_ref();
             if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
+                if device.key.is_joint() {
+                    let name = &device.name;
+                    let error = command_error(format_args!(
+                        "{name} is a joint device, and gres.conf counts devices on one GPU"
+                    ));
+                    return Err(error.with_hint(
+                        "leave out joint in the profile of nodes that Slurm shares out",
+                    ));
+                }
                 devices.push(GresDevice {
                     name: device.name.clone(),
                     kind: match &device.part {

@@ -99,6 +99,7 @@ impl ProbeContext<'_> {
             served.run_dir.pipe_dir(&served.record.uuid),
             logs.map_or(PathBuf::new(), |logs| logs.path().to_owned()),
         )
+        .with_devices(served.record.key.gpus().len())
     }
 
     /// Returns the state of the recorded daemon as far as its process tells it, and the pid if it runs and can be seen.
@@ -212,6 +213,7 @@ impl<'a> Probe<'a> {
                 .filter(|_| self.context.reads_workloads)
                 .and_then(Process::find_workload),
             memory: usage.and_then(|usage| usage.memory),
+            gpus: usage.map_or_else(Vec::new, |usage| usage.gpus.clone()),
             age: process.as_ref().and_then(Process::age),
         }
     }

@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::host::{Environment, FileError, Fingerprint, Holder, Host};
 use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
-use crate::node::{Node, Unseen};
-use crate::nvml::{Nvml, NvmlError, Watched};
+use crate::node::{Device, Node, Unseen};
+use crate::nvml::{Nvml, NvmlError, Processes, Watched};
 use crate::state::{ProfileHistory, RunDir};
 
 /// The parts of a snapshot beside the records, the GPUs with their MIG devices, and which daemons run.
@@ -229,7 +229,7 @@ impl<'a> Observer<'a> {
         };
         node.join();
         for device in &mut node.devices {
-            device.processes = processes.remove(&device.uuid);
+            device.processes = processes_on(&mut processes, device);
         }
         // Read last, so that it has every server that NVML lists.
         let table = read_mps_table(&environment.host).map_err(ObserveError::Proc)?;
@@ -318,6 +318,18 @@ pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit:
         .host
         .process_families(daemons.map(|daemon| daemon.pid));
     observe_daemons(environment, &table, node.detail, limit, node);
+}
+
+/// Takes the processes on a device from those that were read; `None` if they are hidden on one of its GPUs.
+fn processes_on(read: &mut ProcessLists, device: &Device) -> Option<Processes> {
+    if !device.key.is_joint() || !device.exists() {
+        return read.remove(&device.uuid);
+    }
+    let gpus = device.joint_gpus.iter().copied().zip(&device.key.joint);
+    let each: Option<Vec<_>> = gpus
+        .map(|(index, uuid)| Some((index, read.remove(uuid)?)))
+        .collect();
+    Some(Processes::of_several_gpus(each?.into_iter()))
 }
 
 /// Finds the processes on devices that are no clients.

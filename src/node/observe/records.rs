@@ -11,6 +11,7 @@ use super::super::device_selector::{
 };
 use super::Detail;
 use super::daemon_passive::log_path;
+use crate::config::begins_as_uuid;
 use crate::failure::Failure;
 use crate::host::{Environment, FileError, is_terminal_control, to_printable};
 use crate::mps::LogDir;
@@ -224,7 +225,7 @@ impl Logs {
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-            .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
+            .filter(|(name, _)| begins_as_uuid(name))
             .filter(|(name, _)| !name.contains(is_terminal_control))
             .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
             .map(|(uuid, path)| {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::super::format::{display_or, format_age, format_gib};
 use super::super::output::output_width;
 use super::rows::DeviceRow;
-use crate::host::{Uid, user_name};
+use crate::host::{Uid, format_ranges, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, NONE, SEVERAL, Table, UNKNOWN};
 use crate::settings::{
@@ -49,9 +49,12 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "gpu",
-        help: "Index of its GPU",
+        help: "Index of its GPU, or indices of a joint device",
         column: Column::right_aligned("GPU", 7),
-        cell: |_, device| device.gpu.map(|index| index.to_string()),
+        cell: |_, device| {
+            let gpus = device.gpu_indices();
+            (!gpus.is_empty()).then(|| format_ranges(gpus))
+        },
     },
     StatusColumn {
         name: "profile",

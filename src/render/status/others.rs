@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::format::{display_or, format_age, format_count, format_gib, format_time_taken};
 use super::columns::{format_pids, format_user};
-use crate::host::Workload;
+use crate::host::{Workload, format_ranges};
 use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Unmanaged, Variable};
 use crate::render::table::{Column, NONE, Table, UNKNOWN};
 
@@ -44,8 +44,13 @@ pub(super) fn client_table(devices: &[&Device]) -> Table {
     if has_notes {
         columns.insert(NOTE_POSITION, Column::left_aligned("NOTE", 0));
     }
+    let has_gpus = devices.iter().any(|device| device.key.is_joint());
+    if has_gpus {
+        columns.insert(GPUS_POSITION, Column::right_aligned("GPU", 3));
+    }
     let mut table = ClientTable {
         has_notes,
+        has_gpus,
         table: Table::new(columns),
     };
     for device in devices {
@@ -57,7 +62,9 @@ pub(super) fn client_table(devices: &[&Device]) -> Table {
         for client in served.clients.as_slice() {
             if client.pid.is_some() {
                 let memory = display_or(client.memory.map(format_gib), "?");
-                table.add_row(client_cells(name, client, memory), note(served, client));
+                let gpus: Vec<u32> = client.gpus.iter().map(|gpu| gpu.index).collect();
+                let cells = client_cells(name, client, memory);
+                table.add_row(cells, note(served, client), format_ranges(&gpus));
             } else {
                 unseen += 1;
             }
@@ -72,29 +79,36 @@ pub(super) fn client_table(devices: &[&Device]) -> Table {
                 UNKNOWN.to_owned(),
                 format!("{unseen} in containers whose pids the daemon cannot see"),
             ];
-            table.add_row(cells, String::new());
+            table.add_row(cells, String::new(), String::new());
         }
         for client in &served.waiting {
             let cells = client_cells(name, client, "waiting".to_owned());
-            table.add_row(cells, String::new());
+            table.add_row(cells, String::new(), String::new());
         }
     }
     table.table
 }
 
-/// The table of clients, which has a column of notes only if there are any.
+/// The table of clients, which has a column of notes only if there are any, and one of GPUs only if a device has several.
 struct ClientTable {
     has_notes: bool,
+    has_gpus: bool,
     table: Table,
 }
+
+/// The position of the GPUs: after the device.
+const GPUS_POSITION: usize = 1;
 
 /// The position of the notes: before the command, which is cut.
 const NOTE_POSITION: usize = 5;
 
 impl ClientTable {
-    fn add_row(&mut self, mut cells: Vec<String>, note: String) {
+    fn add_row(&mut self, mut cells: Vec<String>, note: String, gpus: String) {
         if self.has_notes {
             cells.insert(NOTE_POSITION, note);
+        }
+        if self.has_gpus {
+            cells.insert(GPUS_POSITION, gpus);
         }
         self.table.add_row(cells);
     }
@@ -244,7 +258,7 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
     let gpus: BTreeSet<u32> = devices
         .iter()
         .filter(|device| device.served.is_some() == is_one_served)
-        .filter_map(|device| Some(node.gpu_with_uuid(&device.key.gpu)?.index))
+        .flat_map(|device| node.gpus_with_key(&device.key).map(|gpu| gpu.index))
         .collect();
     // A lazy daemon starts its server for the first client.
     let ready = served.iter().filter(|device| {

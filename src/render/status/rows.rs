@@ -1,6 +1,6 @@
 //! The rows of the table of devices: one device each, or many that are equal, well and idle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::format::group_by;
 use super::super::table::SEVERAL;
@@ -106,8 +106,9 @@ impl<'a> DeviceRow<'a> {
 
     /// Formats the indices of the GPUs: `3`, `0-7`.
     pub fn gpus(&self) -> String {
-        let mut indices: Vec<u32> = self.devices().filter_map(|device| device.gpu).collect();
-        indices.dedup();
+        let gpus = self.devices().flat_map(Device::gpu_indices);
+        let indices: BTreeSet<u32> = gpus.copied().collect();
+        let indices: Vec<u32> = indices.into_iter().collect();
         format_ranges(&indices)
     }
 

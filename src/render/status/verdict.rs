@@ -128,7 +128,7 @@ fn describe_devices(node: &Node, names: &[String], devices: &[&Device]) -> Strin
     if devices.is_empty() {
         return format!("no devices on {}", format_count(all, "GPU"));
     }
-    let gpus: BTreeSet<&str> = devices.iter().map(|one| one.key.gpu.as_str()).collect();
+    let gpus: BTreeSet<&String> = devices.iter().flat_map(|one| one.key.gpus()).collect();
     let devices = format_count(devices.len(), "device");
     if names.is_empty() && gpus.len() < all {
         format!(

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::UsageMistake;
+use crate::config::begins_as_uuid;
 use crate::host::{join_words, quote_for_shell, shorten_command};
 use crate::profile::SettingAssignment;
 use crate::settings::find_setting;
@@ -36,8 +37,7 @@ pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
         return Some(format!("{why}: mig-mps {verb} DEVICE -- PROGRAM"));
     }
     let is_device = |word: &String| {
-        let is_uuid = ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind));
-        is_uuid || known.iter().any(|name| name.starts_with(word.as_str()))
+        begins_as_uuid(word) || known.iter().any(|name| name.starts_with(word.as_str()))
     };
     let has_device = before.iter().any(is_device);
     if !has_device && ends_with_argument(&before) {

@@ -1,0 +1,54 @@
+//! Joint devices in a run: their GPUs change together, or not at all.
+
+use super::context::Run;
+use super::gpu::GpuRun;
+use crate::plan::Plan;
+
+/// The GPUs of each joint device whose daemon a plan starts or stops, by their UUIDs.
+pub(super) struct JointGpus(Vec<Vec<String>>);
+
+impl JointGpus {
+    pub(super) fn of_plan(plan: &Plan, run: &Run<'_>) -> Self {
+        let node = run.context.node;
+        let stopped = plan.stops().filter_map(|stop| run.find_served(&stop.uuid));
+        let stopped = stopped.map(|served| served.record.key.clone());
+        let started = plan.gpus.iter().flat_map(|gpu| {
+            let starts = gpu.steps.iter().filter_map(|step| step.action.as_start());
+            starts.map(|start| start.whole_device_key(node, &gpu.uuid))
+        });
+        let keys = stopped.chain(started).filter(|key| key.is_joint());
+        Self(keys.map(|key| key.joint).collect())
+    }
+
+    /// True if two GPUs, by their UUIDs, are of one joint device.
+    pub(super) fn join(&self, gpu: &str, other: &str) -> bool {
+        let has = |joint: &[String], uuid: &str| joint.iter().any(|own| own == uuid);
+        self.0
+            .iter()
+            .any(|joint| has(joint, gpu) && has(joint, other))
+    }
+
+    /// Runs no further step on the other GPUs of a joint device if a step failed on one.
+    pub(super) fn hold_up_failed(&self, runs: &mut [GpuRun<'_>]) {
+        let failed: Vec<String> = runs
+            .iter()
+            .filter(|run| run.history.has_failed())
+            .map(|run| run.uuid().to_owned())
+            .collect();
+        for run in runs {
+            run.is_held_up |= failed.iter().any(|gpu| self.join(gpu, run.uuid()));
+        }
+    }
+
+    /// Moves to `moved` each run on a GPU of a joint device of which one GPU is there.
+    pub(super) fn follow<'a>(&self, moved: &mut Vec<GpuRun<'a>>, rest: &mut Vec<GpuRun<'a>>) {
+        let follows = |run: &GpuRun<'_>, moved: &[GpuRun<'_>]| {
+            moved
+                .iter()
+                .any(|other| self.join(run.uuid(), other.uuid()))
+        };
+        while let Some(next) = rest.iter().position(|run| follows(run, moved)) {
+            moved.push(rest.remove(next));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The GPUs of a joint device: all that a block selects, or none.
+
+use super::Refusal;
+use super::gpu_steps::concerns_us;
+use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
+use super::up::{Planner, block_selects};
+use crate::failure::Problem;
+use crate::host::{format_gpus, join_words};
+use crate::node::{Gpu, lost_gpu_hint};
+use crate::nvml::compute_mode_name;
+use crate::profile::{Block, WholeGpu};
+use crate::state::DeviceKey;
+
+impl<'a> Planner<'a> {
+    /// Returns the GPUs of the joint device of a block, by index.
+    ///
+    /// # Errors
+    /// They are fewer than two or of several products, or one is lost, not there, or left out: the device never becomes smaller
+    /// by itself, since programs number its GPUs.
+    pub(super) fn joint_gpus(
+        self,
+        block: &Block,
+        whole: &WholeGpu,
+    ) -> Result<Vec<&'a Gpu>, Refusal> {
+        let (mut gpus, others): (Vec<&Gpu>, Vec<&Gpu>) = self
+            .node
+            .gpus
+            .iter()
+            .filter(|gpu| {
+                self.first_block_for(gpu)
+                    .is_some_and(|first| first.span == block.span)
+            })
+            .partition(|gpu| !self.leaves_alone(gpu));
+        if let Some(out) = others.first() {
+            return Err(self.incomplete(
+                whole,
+                &format!("GPU {} is left out", out.index),
+                "see why it is left out",
+            ));
+        }
+        if let Some((_, why)) = lost_gpus_of(self, block).next() {
+            return Err(self.incomplete(whole, why, &lost_gpu_hint()));
+        }
+        if let Some(absent) = describe_absent_gpus(self, block) {
+            return Err(self.incomplete(whole, &absent, "mig-mps list shows the GPUs"));
+        }
+        gpus.sort_by_key(|gpu| gpu.index);
+        let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+        let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
+        products.sort_unstable();
+        products.dedup();
+        let mistake = match (gpus.len(), products.as_slice()) {
+            (2.., [_]) => return self.check_compute_modes(whole, &gpus).map(|()| gpus),
+            (2.., several) => format!(
+                "a joint device has GPUs of one product, and {} are {}",
+                format_gpus(&indices),
+                join_words(several, "and")
+            ),
+            _ => format!(
+                "a joint device has two GPUs or more, and this selects {}",
+                format_gpus(&indices)
+            ),
+        };
+        let error = self.profile.error_at(block.span, mistake);
+        Err(error
+            .with_hint("select other GPUs, or leave out joint")
+            .into())
+    }
+
+    fn incomplete(self, whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
+        let name = whole
+            .name
+            .as_ref()
+            .map_or("the joint device", |(name, _)| name);
+        Problem::new(format!("{name} needs all its GPUs: {why}"), hint).into()
+    }
+
+    /// Refuses different compute modes where the daemon changes them: its end restores one mode.
+    fn check_compute_modes(self, whole: &WholeGpu, gpus: &[&Gpu]) -> Result<(), Refusal> {
+        let key = DeviceKey::for_joint_device(gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+        let before = self
+            .node
+            .compute_mode_before(&key.joint_uuid(), self.run_dir);
+        let changes_mode = whole
+            .settings
+            .as_ref()
+            .is_some_and(|settings| settings.compute_mode.is_some());
+        let mut modes = gpus
+            .iter()
+            .filter_map(|gpu| Some((gpu.index, gpu.compute_mode?)));
+        let (Some((first, mode)), true, None) = (modes.next(), changes_mode, before) else {
+            return Ok(());
+        };
+        match modes.find(|(_, other)| *other != mode) {
+            None => Ok(()),
+            Some((other, its)) => {
+                let what = format!(
+                    "compute-mode of a joint device needs GPUs in one mode: GPU {first} is in {}, and GPU {other} in {}",
+                    compute_mode_name(mode),
+                    compute_mode_name(its)
+                );
+                let hint = format!("sudo nvidia-smi -i {first},{other} -c DEFAULT");
+                Err(Problem::new(what, hint).into())
+            }
+        }
+    }
+
+    /// Returns the UUID of the GPU to which the steps of a joint device belong: the recorded first one if there is a record.
+    pub(super) fn first_gpu_of(self, key: &'a DeviceKey) -> &'a str {
+        let recorded = self.node.device_with_uuid(&key.joint_uuid());
+        recorded.map_or(&key.gpu, |device| &device.key.gpu)
+    }
+
+    /// Refuses to take a GPU from a joint device whose other GPUs the plan leaves alone.
+    pub(super) fn check_recorded_joint(self, gpu: &Gpu) -> Result<(), Problem> {
+        let joint = self.node.served().filter(|served| {
+            let key = &served.record.key;
+            key.is_joint() && key.has_gpu(&gpu.uuid) && concerns_us(served, self.run_dir)
+        });
+        for served in joint {
+            let name = &served.record.name;
+            let why = served.record.key.joint.iter().find_map(|uuid| {
+                match self.node.gpu_with_uuid(uuid) {
+                    None => Some(format!("{uuid} is not there")),
+                    Some(other) if self.leaves_alone(other) => {
+                        Some(format!("GPU {} is left as it is", other.index))
+                    }
+                    Some(_) => None,
+                }
+            });
+            if let Some(why) = why {
+                let what = format!(
+                    "GPU {} is part of the joint device {name}, and {why}",
+                    gpu.index
+                );
+                let hint =
+                    format!("select all its GPUs, or stop its daemon first: mig-mps down {name}");
+                return Err(Problem::new(what, hint));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first block that selects a GPU, which may be left out.
+    fn first_block_for(self, gpu: &Gpu) -> Option<&'a Block> {
+        let mut blocks = self.profile.blocks.iter();
+        blocks.find(|block| block_selects(block, gpu))
+    }
+}
