@@ -155,6 +155,15 @@ impl Device {
         self.processes.as_ref()?.memory
     }
 
+    /// Returns the memory of each of its GPUs, which are of one product, if the driver tells it.
+    pub fn memory_of_each_gpu(&self) -> Option<Memory> {
+        let gpus = self.key.gpus().len() as u64;
+        self.memory().map(|memory| Memory {
+            total: memory.total / gpus,
+            used: memory.used / gpus,
+        })
+    }
+
     /// True for a whole GPU, or several.
     pub fn is_whole(&self) -> bool {
         self.key.instance.is_none()

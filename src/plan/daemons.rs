@@ -340,7 +340,8 @@ impl Set {
         let new_limit = settings
             .pinned_memory_limit
             .filter(|limit| served.record.settings.pinned_memory_limit != Some(*limit));
-        if let (Some(limit), Some(memory)) = (new_limit, device.and_then(Device::memory))
+        if let (Some(limit), Some(memory)) =
+            (new_limit, device.and_then(Device::memory_of_each_gpu))
             && limit.bytes() > memory.total
         {
             let mib = memory.total >> 20;
@@ -441,7 +442,8 @@ fn step_to_set(
         .given_memory_limit()
         .filter(|limit| present != Some(*limit));
     if let Some(limit) = new_limit
-        && let Some(whole_gpu) = node.gpu_with_uuid(&record.uuid)
+        && record.key.instance.is_none()
+        && let Some(whole_gpu) = node.gpu_with_uuid(&record.key.gpu)
         && let Some(what) = no_program_starts(node, whole_gpu, limit)
     {
         let problem = Problem::new(what, "give it more, or \"none\"");

@@ -45,12 +45,21 @@ impl DevicePlan {
         Self {
             name: String::new(),
             gpu: 0,
-            joint: Vec::new(),
             entry: 0,
             span: Span::default(),
             uuid: None,
             ..self.clone()
         }
+    }
+
+    /// Returns its profile name, or what it is otherwise.
+    pub fn title(&self) -> &str {
+        let of_gpus = if self.joint.is_empty() {
+            "whole GPU"
+        } else {
+            "joint GPUs"
+        };
+        self.profile.as_deref().unwrap_or(of_gpus)
     }
 
     /// Returns the device, if it is there and stays.

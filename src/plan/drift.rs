@@ -31,8 +31,11 @@ pub fn differs_from_profile(
     for gpu in &mut node.gpus {
         offer_what_is_in_use(gpu);
         // It is read of devices alone.
-        let device = node.devices.iter().find(|device| device.uuid == gpu.uuid);
-        gpu.memory = gpu.memory.or_else(|| device.and_then(Device::memory));
+        let mut devices = node.devices.iter();
+        let device = devices.find(|device| device.is_whole() && device.key.has_gpu(&gpu.uuid));
+        gpu.memory = gpu
+            .memory
+            .or_else(|| device.and_then(Device::memory_of_each_gpu));
     }
     match up(&node, profile, run_dir, caller) {
         Ok(plan) => Some(!plan.is_empty()),

@@ -94,6 +94,10 @@ struct Card<'a> {
 impl<'a> Card<'a> {
     fn new(node: &Node, gpu: &'a Gpu, devices: &'a [&'a Device], profiles: bool) -> Self {
         let mut geometry = render_geometry(gpu);
+        for joint in devices.iter().filter(|device| device.key.is_joint()) {
+            let gpus = format_gpus(joint.gpu_indices());
+            let _ = writeln!(geometry, "{} as one device: {}", gpus, joint.name);
+        }
         let mut offers = Vec::new();
         if profiles {
             offers = offer_rows(gpu);

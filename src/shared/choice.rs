@@ -177,7 +177,12 @@ impl WantedDevices {
     /// True but for the free memory, which records do not tell.
     fn matches_device(&self, node: &Node, served: &Served) -> bool {
         let record = &served.record;
-        (self.names.is_empty() || self.names.contains(&record.name))
+        // A joint device is for programs that use several GPUs: nobody gets one who has not named it.
+        let is_meant = match self.names.as_slice() {
+            [] => !record.key.is_joint(),
+            names => names.contains(&record.name),
+        };
+        is_meant
             && self
                 .profile
                 .as_ref()
@@ -211,10 +216,11 @@ impl Portion {
     }
 }
 
-/// Returns the part of some memory that a client may have.
+/// Returns the part of some memory that a client may have, on all GPUs of the device together.
 fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
     let limit = served.record.settings.pinned_memory_limit;
-    let limit = limit.map_or(u64::MAX, MemoryLimit::bytes);
+    let gpus = served.record.key.gpus().len() as u64;
+    let limit = limit.map_or(u64::MAX, |limit| limit.bytes() * gpus);
     memory.map(|memory| memory.min(limit))
 }
 

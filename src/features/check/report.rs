@@ -197,16 +197,18 @@ fn device_table(groups: &[Vec<&JudgedGpu>], list_names: fn(&[&str]) -> String) -
 /// Returns the cells of devices that differ only in their names.
 fn device_cells(alike: &[&DevicePlan], list_names: fn(&[&str]) -> String) -> Vec<String> {
     let device = alike[0];
-    let names: Vec<&str> = alike
+    let mut names: Vec<&str> = alike
         .iter()
         .filter(|device| device.settings.is_some())
         .map(|device| device.name.as_str())
         .collect();
+    // A joint device is there for each of its GPUs.
+    names.dedup();
     let settings = device.settings.as_ref();
     let threads = settings.map(|settings| settings.active_thread_percentage);
     let limit = settings.and_then(|settings| settings.pinned_memory_limit);
     vec![
-        display_or(device.profile.as_ref(), "whole GPU"),
+        device.title().to_owned(),
         display_or(device.place.placement().map(Placement::format_range), "-"),
         display_or(device.multiprocessors, "?"),
         display_or(device.memory_mib.map(|mib| format_gib(mib << 20)), "?"),
@@ -232,7 +234,7 @@ fn client_limit(device: &DevicePlan) -> Option<u32> {
 /// Describes what each client gets of a device with a share.
 fn describe_share(device: &DevicePlan) -> Option<String> {
     let settings = device.settings.as_ref()?;
-    let profile = device.profile.as_deref().unwrap_or("whole GPU");
+    let profile = device.title();
     let (clients, words) = (settings.share?.clients, settings.share_in_words()?);
     Some(format!("{profile}, share = {clients}: {words}"))
 }

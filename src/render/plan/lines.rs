@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::format::{format_count, group_by, keep_together, shorten_list};
 use crate::geometry::{ComputeChoice, Placement};
-use crate::host::format_ranges;
+use crate::host::{format_gpus, format_ranges};
 use crate::mps::StopMethod;
 use crate::nvml::compute_mode_name;
 use crate::plan::{Action, GpuPlan, ModeChange, PlanInstance, Reason, Start, Step};
@@ -227,9 +227,15 @@ fn daemon_lines(group: &[&GpuPlan], verb: &str) -> Vec<String> {
                 let because = &step.because;
                 let of_reason = by_reason.entry(in_parentheses(because, 1));
                 let (_, names) = of_reason.or_insert_with(|| (because, Vec::new()));
-                names.push(match because.as_rename() {
+                let joint = step.action.as_start().map(|start| &start.joint);
+                let joint = joint.filter(|gpus| !gpus.is_empty());
+                let named = match because.as_rename() {
                     Some((from, to)) if verb == START => format!("{from}{RENAMED_TO}{to}"),
                     _ => name.to_owned(),
+                };
+                names.push(match joint {
+                    Some(gpus) => format!("{named} on {}", format_gpus(gpus)),
+                    None => named,
                 });
             }
         }
