@@ -187,24 +187,16 @@ impl Node {
         for key in keys {
             let whole_gpu = |uuid: &String| {
                 let mut gpus = self.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
-                gpus.find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index)
+                gpus.find(|gpu| gpu.uuid == *uuid)
             };
-            let Some(gpus) = key
-                .joint
-                .iter()
-                .map(whole_gpu)
-                .collect::<Option<Vec<u32>>>()
-            else {
+            let gpus: Option<Vec<&Gpu>> = key.joint.iter().map(whole_gpu).collect();
+            let Some(gpus) = gpus else {
                 continue;
             };
             devices.retain(|device| {
                 !(device.is_whole() && key.excludes(&device.key)) || recorded.contains(&&device.key)
             });
-            let uuid = key.joint_uuid();
-            devices.push(Device {
-                joint_gpus: gpus.clone(),
-                ..Device::new(uuid.clone(), key.clone(), uuid, gpus[0])
-            });
+            devices.push(Device::from_gpus(&gpus));
         }
     }
 
