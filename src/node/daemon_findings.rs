@@ -142,6 +142,13 @@ fn gpu_fault_problem(served: &Served) -> Finding {
             "if it does not, `mig-mps restart {name}` starts another"
         ));
     }
+    if served.record.key.is_joint() {
+        // Measured on driver 580: the others go on, and admit nobody either.
+        let seen = "a GPU fault: it takes programs again when its clients on that GPU have ended; those on its other GPUs go on";
+        return Finding::fail("gpu-fault", seen).with_remedy(format!(
+            "`mig-mps logs {name}` tells which device is to be reset, and `mig-mps kill {name} PID --signal` ends a client"
+        ));
+    }
     let pids = served.clients.shown_pids();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
