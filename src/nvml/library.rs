@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml as Library;
 
-use super::{Code, GpuHandle, NvmlError, Session};
+use super::{Code, GpuHandle, NvmlError, Processes, Session};
 use crate::config::nvml_call_limit;
 use crate::host::{FileError, lock};
 
@@ -112,6 +112,15 @@ impl Nvml {
     ) -> Result<T, NvmlError> {
         let uuid = uuid.to_owned();
         self.supervise(move |session| task(&session.gpu_with_uuid(&uuid)?))
+    }
+
+    /// Returns the processes on the device that the driver knows by these UUIDs, together.
+    pub fn query_processes_on(self, uuids: &[String]) -> Result<Processes, NvmlError> {
+        let mut read = Vec::new();
+        for (nth, uuid) in (0..).zip(uuids) {
+            read.push((nth, self.supervise_on(uuid, GpuHandle::query_processes)?));
+        }
+        Ok(Processes::of_several_gpus(read.into_iter()))
     }
 
     /// Starts a task in another thread, on the GPU or MIG device with this UUID. The library must not be shut down before

@@ -13,7 +13,7 @@ use super::setting_change::live_changes;
 use super::up::Planner;
 use super::{
     Action, ClientOf, Close, IdlePod, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
-    Step, Stop, UnmanagedDaemon, serve_setting,
+    Step, Stop, serve_setting,
 };
 use crate::failure::Problem;
 use crate::mps::{ClientPolicy, StopMethod};
@@ -97,9 +97,7 @@ impl GpuPlan {
             }
             return;
         }
-        let beside = device
-            .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
-            .unwrap_or_default();
+        let beside = wanted.find_unmanaged(planner);
         let because: Reason = match present {
             None => match lost_on(planner, wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),

@@ -551,13 +551,17 @@ fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Opti
         .filter_map(Action::as_start)
         .find(|start| start.place == Place::Whole);
     let mut stops = plan.actions().filter_map(Action::as_stop);
+    let stop = stops.find(|stop| stop.uuid == gpu.uuid || stop.is_of_joint_device());
     let from = gpu.compute_mode;
     let to = match start.map(|start| start.settings.compute_mode.is_some()) {
         Some(true) => EXCLUSIVE_PROCESS,
-        None if !stops.any(|stop| stop.uuid == gpu.uuid) => return None,
+        None if stop.is_none() => return None,
         // A mode that somebody else has set since then stays.
         Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
-        Some(false) | None => node.compute_mode_before(&gpu.uuid, run_dir)?,
+        Some(false) | None => {
+            let uuid = stop.map_or(&gpu.uuid, |stop| &stop.uuid);
+            node.compute_mode_before(uuid, run_dir)?
+        }
     };
     (from != Some(to)).then_some(ModeChange { from, to })
 }

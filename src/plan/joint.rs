@@ -22,21 +22,27 @@ impl<'a> Planner<'a> {
         block: &Block,
         whole: &WholeGpu,
     ) -> Result<Vec<&'a Gpu>, Refusal> {
-        let (mut gpus, others): (Vec<&Gpu>, Vec<&Gpu>) = self
+        let selected = self
             .node
             .gpus
             .iter()
-            .filter(|gpu| {
-                self.first_block_for(gpu)
-                    .is_some_and(|first| first.span == block.span)
-            })
-            .partition(|gpu| !self.leaves_alone(gpu));
-        if let Some(out) = others.first() {
-            return Err(self.incomplete(
-                whole,
-                &format!("GPU {} is left out", out.index),
-                "see why it is left out",
-            ));
+            .filter(|gpu| block_selects(block, gpu));
+        let (gpus, taken): (Vec<&Gpu>, Vec<&Gpu>) = selected.partition(|gpu| {
+            let first = self.first_block_for(gpu);
+            first.is_some_and(|first| first.span == block.span)
+        });
+        let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
+        if let Some(taken) = taken.first().filter(|_| names_gpus) {
+            let mistake = format!(
+                "GPU {} has an earlier block, and a joint device has all GPUs that its block names",
+                taken.index
+            );
+            let error = self.profile.error_at(block.span, mistake);
+            return Err(error.with_hint("name it in one block").into());
+        }
+        if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
+            let why = format!("GPU {} is left out", out.index);
+            return Err(self.incomplete(whole, &why, "see why it is left out"));
         }
         if let Some((_, why)) = lost_gpus_of(self, block).next() {
             return Err(self.incomplete(whole, why, &lost_gpu_hint()));
@@ -44,7 +50,6 @@ impl<'a> Planner<'a> {
         if let Some(absent) = describe_absent_gpus(self, block) {
             return Err(self.incomplete(whole, &absent, "mig-mps list shows the GPUs"));
         }
-        gpus.sort_by_key(|gpu| gpu.index);
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
         products.sort_unstable();
