@@ -115,14 +115,17 @@ pub mod internals {
     }
     pub mod node {
         pub use crate::node::{
-            Client, Clients, DaemonState, Detail, Device, Gpu, Node, Presence, Served, observe,
+            Client, Clients, DaemonState, Detail, Device, Gpu, Node, Presence, Served, Unseen,
+            observe,
         };
     }
     pub mod nvml {
         pub use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode, Nvml};
     }
     pub mod plan {
-        pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
+        pub use crate::plan::{
+            Action, GpuPlan, LeftOut, Place, Plan, Purge, Refusal, Start, Step, up, up_in_part,
+        };
         pub mod check {
             pub use crate::plan::virtual_node::{EmptyNode, GpuArgument, check_on_gpus, plan_on};
         }

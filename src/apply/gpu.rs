@@ -153,17 +153,22 @@ impl<'a> GpuRun<'a> {
     }
 
     /// True if a step failed. A daemon that does not start is no reason where none ran before: going back would help nobody.
-    pub(super) fn is_to_be_undone(&self) -> bool {
+    pub(super) fn is_to_be_undone(&self, was_served: bool) -> bool {
         let ended = lock(&self.history.ended);
         let mut actions = ended
             .iter()
             .filter(|(_, failure)| failure.is_some())
             .map(|(number, _)| &self.gpu.plan.steps[*number].action);
-        if self.before.daemons.is_empty() {
-            actions.any(|action| action.as_start().is_none())
-        } else {
+        if was_served {
             actions.next().is_some()
+        } else {
+            actions.any(|action| action.as_start().is_none())
         }
+    }
+
+    /// True if daemons of its devices ran before.
+    pub(super) fn had_daemons(&self) -> bool {
+        !self.before.daemons.is_empty()
     }
 
     /// True if a daemon of a device with this name ran before.

@@ -127,10 +127,14 @@ fn carry_out(
     let environment = run.context.environment;
     let interrupted = environment.interrupt.is_interrupted();
     let has_failed = runs.iter().any(|gpu_run| gpu_run.history.has_failed());
+    let served: Vec<String> = joint.served_before(&runs);
     let (mut undone, mut kept): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|gpu_run| match run.on_failure {
             OnFailure::RollBack => interrupted || has_failed,
-            OnFailure::LeaveOut => interrupted || gpu_run.is_to_be_undone(),
+            OnFailure::LeaveOut => {
+                let was_served = served.iter().any(|gpu| gpu == gpu_run.uuid());
+                interrupted || gpu_run.is_to_be_undone(was_served)
+            }
             OnFailure::GoOn => false,
         });
     joint.follow(&mut undone, &mut kept);

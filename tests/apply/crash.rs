@@ -7,8 +7,8 @@ use mig_mps::internals::apply::pick_up;
 use mig_mps::internals::state::RunDir;
 
 use crate::apply::child;
-use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::testbed::Testbed;
+use crate::apply::faults::{Change, JOIN_PARTS, RECONFIGURE, REJOIN, SPLIT_INTO_PARTS};
+use crate::apply::testbed::{Layout, Testbed};
 
 /// A process that is killed in a call that only reads leaves what the change before left, and so does one that is killed at
 /// the beginning of the next change. A fault at the start of a server kills the server.
@@ -19,9 +19,9 @@ fn leaves_something(name: &str) -> bool {
 }
 
 /// Kills the process that reconfigures at the nth occurrence; false where there are fewer.
-fn killed(testbed: &Testbed, on: &str, nth: u32) -> bool {
+fn killed(testbed: &Testbed, after: &Layout, on: &str, nth: u32) -> bool {
     let faults = testbed.sim.happened("fault");
-    let mut child = child::start(testbed, AFTER, "");
+    let mut child = child::start(testbed, after, "");
     testbed.sim.node.fault(on).nth(nth).kills().unwrap();
     child.press("go\n");
     let ended = child.end();
@@ -31,16 +31,16 @@ fn killed(testbed: &Testbed, on: &str, nth: u32) -> bool {
     is_met
 }
 
-fn each_point(share: usize, recover: impl Fn(&Testbed, &BTreeSet<String>, &str)) {
-    let testbed = Testbed::with("a100-80gb", 2);
-    testbed.hand.bring_to(AFTER).unwrap();
+fn each_point(change: Change, share: usize, recover: impl Fn(&Testbed, &BTreeSet<String>, &str)) {
+    let testbed = change.testbed();
+    testbed.hand.bring_to(change.after).unwrap();
     let wanted = testbed.things();
-    testbed.hand.bring_to(BEFORE).unwrap();
-    let points = child::points(&testbed, AFTER, share, leaves_something);
+    testbed.hand.bring_to(change.before).unwrap();
+    let points = child::points(&testbed, change.after, share, leaves_something);
     let mut count = 0;
     for (on, nth) in &points {
-        testbed.hand.bring_to(BEFORE).unwrap();
-        if killed(&testbed, on, *nth) {
+        testbed.hand.bring_to(change.before).unwrap();
+        if killed(&testbed, change.after, on, *nth) {
             count += 1;
             recover(&testbed, &wanted, &format!("{on} number {nth}"));
         }
@@ -49,26 +49,30 @@ fn each_point(share: usize, recover: impl Fn(&Testbed, &BTreeSet<String>, &str))
 }
 
 in_thirds! {
-    killed_anywhere_the_next_run_finishes: the_next_run_finishes(),
-    killed_anywhere_down_leaves_nothing: down_leaves_nothing(),
+    killed_anywhere_the_next_run_finishes: the_next_run_finishes(RECONFIGURE),
+    killed_anywhere_down_leaves_nothing: down_leaves_nothing(RECONFIGURE),
+    killed_where_parts_join_the_next_run_finishes: the_next_run_finishes(JOIN_PARTS),
+    killed_where_a_joint_device_is_split_the_next_run_finishes: the_next_run_finishes(SPLIT_INTO_PARTS),
+    killed_where_gpus_join_otherwise_the_next_run_finishes: the_next_run_finishes(REJOIN),
+    killed_where_gpus_join_otherwise_down_leaves_nothing: down_leaves_nothing(REJOIN),
 }
 
-fn the_next_run_finishes(share: usize) {
-    each_point(share, |testbed, wanted, at| {
+fn the_next_run_finishes(change: Change, share: usize) {
+    each_point(change, share, |testbed, wanted, at| {
         // What each command that changes something does first.
         let run_dir = RunDir::at(&testbed.hand.directories.run);
         let node = testbed.hand.observe();
         let picked_up = pick_up(&testbed.hand.environment, &run_dir, &node).unwrap();
         assert!(picked_up.is_some(), "killed at {at}: no journal");
-        let next = testbed.hand.bring_to(AFTER);
+        let next = testbed.hand.bring_to(change.after);
         next.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
         assert_eq!(testbed.things(), *wanted, "killed at {at}");
         testbed.is_tidy();
     });
 }
 
-fn down_leaves_nothing(share: usize) {
-    each_point(share, |testbed, _, at| {
+fn down_leaves_nothing(change: Change, share: usize) {
+    each_point(change, share, |testbed, _, at| {
         let down = ["down", "--destroy-mig", "--force", "--yes"];
         let mut ran = testbed.sim.run(&down);
         // A daemon that the killed run was starting may come up between the plan and the change.
@@ -76,15 +80,19 @@ fn down_leaves_nothing(share: usize) {
             ran = testbed.sim.run(&down);
         }
         assert_eq!(ran.status, 0, "killed at {at}: {ran:?}");
-        let mut left = testbed.things();
-        left.retain(|thing| !thing.ends_with("MIG mode on"));
+        let (modes, left): (Vec<String>, Vec<String>) = testbed
+            .things()
+            .into_iter()
+            .partition(|thing| thing.ends_with("MIG mode on"));
         assert!(left.is_empty(), "killed at {at}: {left:?}: {ran:?}");
         // That the mode is mig-mps's doing stays known, for --disable-mig.
-        assert_eq!(
-            testbed.sim.run_dir(),
-            ["lock", "node.json"],
-            "killed at {at}"
-        );
+        let files = ["lock", "node.json"];
+        let files = if modes.is_empty() {
+            &files[..1]
+        } else {
+            &files
+        };
+        assert_eq!(testbed.sim.run_dir(), files, "killed at {at}");
         assert!(testbed.ledger().is_empty(), "killed at {at}");
     });
 }

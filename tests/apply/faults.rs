@@ -23,13 +23,19 @@ struct Counts {
 
 /// From what to what.
 #[derive(Clone, Copy)]
-struct Change {
-    model: &'static str,
-    before: &'static Layout,
-    after: &'static Layout,
+pub(crate) struct Change {
+    pub(crate) model: &'static str,
+    pub(crate) before: &'static Layout,
+    pub(crate) after: &'static Layout,
 }
 
-const RECONFIGURE: Change = Change {
+impl Change {
+    pub(crate) fn testbed(self) -> Testbed {
+        Testbed::with(self.model, self.before.split('/').count())
+    }
+}
+
+pub(crate) const RECONFIGURE: Change = Change {
     model: "a100-80gb",
     before: BEFORE,
     after: AFTER,
@@ -56,6 +62,33 @@ const SET: Change = Change {
     ..SWITCH_ON
 };
 
+/// MIG devices give way to a joint device.
+pub(crate) const JOIN_PARTS: Change = Change {
+    before: "3g.71gb@0 / 1g.18gb@0 3g.71gb@4",
+    after: "joint / joint",
+    ..SWITCH_ON
+};
+
+pub(crate) const SPLIT_INTO_PARTS: Change = Change {
+    before: JOIN_PARTS.after,
+    after: JOIN_PARTS.before,
+    ..SWITCH_ON
+};
+
+/// The daemons of whole GPUs give way to that of a joint device.
+const JOIN_WHOLE: Change = Change {
+    before: "off / off",
+    after: "joint / joint",
+    ..SWITCH_ON
+};
+
+/// A joint device takes one GPU in, and lets another one go.
+pub(crate) const REJOIN: Change = Change {
+    before: "joint / joint / 3g.71gb@0",
+    after: "off / joint / joint",
+    ..SWITCH_ON
+};
+
 struct Trial {
     change: Change,
     testbed: Testbed,
@@ -66,7 +99,7 @@ struct Trial {
 
 impl Trial {
     fn new(change: Change, server: &str) -> Self {
-        let mut testbed = Testbed::with(change.model, 2);
+        let mut testbed = change.testbed();
         server.clone_into(&mut testbed.hand.server);
         testbed.hand.bring_to(change.after).unwrap();
         let wanted = testbed.things();
@@ -267,4 +300,16 @@ in_thirds! {
     an_nvml_call_keeps_failing_where_mig_is_switched_off: nvml_keeps_failing(SWITCH_OFF),
     an_nvml_call_fails_once_where_settings_change: nvml_fails_once(SET),
     a_control_command_fails_once_where_settings_change: control_fails_once(SET),
+    an_nvml_call_fails_once_where_parts_join: nvml_fails_once(JOIN_PARTS),
+    a_control_command_fails_once_where_parts_join: control_fails_once(JOIN_PARTS),
+    an_nvml_call_keeps_failing_where_parts_join: nvml_keeps_failing(JOIN_PARTS),
+    a_change_hangs_once_where_parts_join: hangs_once(JOIN_PARTS),
+    an_nvml_call_fails_once_where_a_joint_device_is_split: nvml_fails_once(SPLIT_INTO_PARTS),
+    a_control_command_fails_once_where_a_joint_device_is_split: control_fails_once(SPLIT_INTO_PARTS),
+    an_nvml_call_keeps_failing_where_a_joint_device_is_split: nvml_keeps_failing(SPLIT_INTO_PARTS),
+    a_control_command_fails_once_where_whole_gpus_join: control_fails_once(JOIN_WHOLE),
+    a_control_command_keeps_failing_where_whole_gpus_join: control_keeps_failing(JOIN_WHOLE),
+    an_nvml_call_fails_once_where_gpus_join_otherwise: nvml_fails_once(REJOIN),
+    an_nvml_call_keeps_failing_where_gpus_join_otherwise: nvml_keeps_failing(REJOIN),
+    a_control_command_keeps_failing_where_gpus_join_otherwise: control_keeps_failing(REJOIN),
 }

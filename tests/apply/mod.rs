@@ -28,6 +28,7 @@ mod child;
 mod crash;
 mod faults;
 mod interrupt;
+mod joint;
 mod kept;
 mod mode;
 mod rollback;

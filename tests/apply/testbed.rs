@@ -29,10 +29,12 @@ pub(crate) struct Hand {
     programs: MpsPrograms,
     /// When servers start: `eager` or `lazy`.
     pub(crate) server: String,
+    pub(crate) on_failure: OnFailure,
 }
 
 /// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
-/// with the default name. `off` is the whole GPU with a daemon, and what follows are settings. A GPU without any is left alone.
+/// with the default name. `off` is the whole GPU with a daemon, and what follows are settings. All GPUs with `joint` are one device.
+/// A GPU without any is left alone.
 pub(crate) type Layout = str;
 
 /// Shows nothing.
@@ -58,6 +60,7 @@ impl Hand {
             environment,
             directories,
             server: "eager".to_owned(),
+            on_failure: OnFailure::RollBack,
         }
     }
 
@@ -74,7 +77,7 @@ impl Hand {
             node,
             allowed,
         };
-        apply::run(plan, &context, &Silent, OnFailure::RollBack).map(drop)
+        apply::run(plan, &context, &Silent, self.on_failure).map(drop)
     }
 
     /// Plans and carries out what brings the GPUs to a layout.
@@ -98,13 +101,24 @@ impl Hand {
 
     fn profile(&self, layout: &Layout) -> Profile {
         let mut text = format!("[mps]\nserver = \"{}\"\n", self.server);
+        let joint: Vec<usize> = (0..)
+            .zip(layout.split('/'))
+            .filter(|(_, layout)| layout.trim() == "joint")
+            .map(|(gpu, _)| gpu)
+            .collect();
+        if !joint.is_empty() {
+            let _ = write!(
+                text,
+                "[[gpu]]\nselect = {{ index = {joint:?} }}\nmig = false\nname = \"joint\"\njoint = true\n"
+            );
+        }
         for (gpu, layout) in layout.split('/').enumerate() {
             let device = |part: &str| {
                 let (name, start) = part.split_once('@').unwrap();
                 format!("{{ profile = \"{name}\", at = {start} }}")
             };
             let wanted = match layout.trim().split_once("off") {
-                None if layout.trim().is_empty() => continue,
+                None if ["", "joint"].contains(&layout.trim()) => continue,
                 Some((_, settings)) => format!("mig = false\nmps = {{ {settings} }}"),
                 None => {
                     let devices: Vec<String> = layout.split_whitespace().map(device).collect();

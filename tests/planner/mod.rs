@@ -1,6 +1,7 @@
 //! The planner against every model and every layout, enumerated: no GPU, no simulated node, no I/O.
 
 mod brute;
+mod joint;
 pub(crate) mod mig_parted_config;
 mod mig_parted_files;
 mod model;

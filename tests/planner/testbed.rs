@@ -9,7 +9,7 @@ use mig_mps::internals::geometry::{
 use mig_mps::internals::host::{Pid, StartTime, Uid};
 use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Served};
 use mig_mps::internals::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
-use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start};
+use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start, Step};
 use mig_mps::internals::profile::Profile;
 use mig_mps::internals::settings::Settings;
 use mig_mps::internals::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
@@ -121,10 +121,17 @@ impl Testbed {
             assert!(gpu.obstacles.is_empty(), "{:?}", gpu.obstacles);
             let index = self.node.gpus.iter().position(|g| g.uuid == gpu.uuid);
             let index = index.expect("a GPU of the node");
-            for step in &gpu.steps {
+            for step in gpu.steps.iter().filter(|step| !starts_joint(step)) {
                 self.step(index, &step.action);
             }
             assert_eq!(self.node.gpus[index].slice_map(), gpu.after, "{plan:#?}");
+        }
+        // All GPUs of a joint device are ready before its daemon starts.
+        for gpu in &plan.gpus {
+            let index = self.node.gpus.iter().position(|g| g.uuid == gpu.uuid);
+            for step in gpu.steps.iter().filter(|step| starts_joint(step)) {
+                self.step(index.expect("a GPU of the node"), &step.action);
+            }
         }
         self.node.join();
     }
@@ -261,6 +268,22 @@ impl Testbed {
 
     fn start(&mut self, gpu: usize, start: &Start) {
         let devices = self.node.gpus[gpu].devices();
+        let settings = start.settings.clone();
+        if !start.joint.is_empty() {
+            for index in &start.joint {
+                let mut gpus = self.node.gpus.iter();
+                let own = gpus.find(|gpu| gpu.index == *index);
+                assert!(!own.expect("a GPU of the node").in_mig_mode());
+            }
+            let key = start.whole_device_key(&self.node, &self.node.gpus[gpu].uuid);
+            let device = Device {
+                uuid: key.joint_uuid(),
+                joint_gpus: start.joint.clone(),
+                key,
+                ..devices[0].clone()
+            };
+            return self.record(&device, &start.name, settings);
+        }
         let device = match start.place {
             Place::Whole => devices.into_iter().find(|device| device.part.is_none()),
             Place::Mig { placement, nth } => devices
@@ -272,7 +295,6 @@ impl Testbed {
                 .nth(nth),
         };
         let device = device.unwrap_or_else(|| panic!("no device for {start:?}"));
-        let settings = start.settings.clone();
         self.record(&device, &start.name, settings);
     }
 
@@ -280,10 +302,11 @@ impl Testbed {
         for other in self.node.served() {
             assert_ne!(other.record.name, name);
             assert_ne!(other.record.uuid, device.uuid);
+            assert!(!other.record.key.excludes(&device.key), "{device:?}");
         }
         let key: DeviceKey = device.key.clone();
         let record = DeviceRecord {
-            joint_gpus: Vec::new(),
+            joint_gpus: device.joint_gpus.clone(),
             name: name.to_owned(),
             key,
             uuid: device.uuid.clone(),
@@ -315,6 +338,10 @@ impl Testbed {
             ..Served::new(record, &directories())
         }));
     }
+}
+
+fn starts_joint(step: &Step) -> bool {
+    matches!(&step.action, Action::Start(start) if !start.joint.is_empty())
 }
 
 /// A profile that asks for so many of each of the model's profiles on every GPU.

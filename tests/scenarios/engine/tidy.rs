@@ -88,9 +88,10 @@ impl Tidy {
         static PID: LazyLock<Regex> = LazyLock::new(|| {
             Regex::new(r"(\b(?:pid|process|server|kill \S+)|[$`] ?kill) (\d+)\b").unwrap()
         });
-        static RULES: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
+        static RULES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
             [
                 (r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-[UUID]"),
+                (r"\bJOINT-[0-9a-f]{16}\b", "JOINT-[UUID]"),
                 (r"(?m) in [0-9.]+ m?s( as |$)", " in [TIME]$1"),
                 (r"\b(applied|down) \w+ ago\b", "$1 [TIME] ago"),
             ]

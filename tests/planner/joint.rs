@@ -1,0 +1,262 @@
+//! Profiles with joint devices one after another, on nodes of any size, of which GPUs are lost and come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+
+use mig_mps::internals::host::Uid;
+use mig_mps::internals::node::{Gpu, Unseen};
+use mig_mps::internals::plan::{self, LeftOut, Plan, Refusal};
+use mig_mps::internals::profile::Profile;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::model;
+use super::testbed::{Testbed, directories};
+
+const MODELS: [&str; 2] = ["h100-80gb-sxm", "h200-141gb-sxm"];
+
+/// The models of a node's GPUs: three in four are the same.
+fn models() -> impl Strategy<Value = Vec<&'static str>> {
+    let model = prop_oneof![3 => Just(MODELS[0]), 1 => Just(MODELS[1])];
+    prop::collection::vec(model, 1..=5)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Want {
+    Joint,
+    Whole,
+    WholeWithoutMps,
+    Parts,
+    Empty,
+}
+
+#[derive(Clone, Debug)]
+struct BlockChoice {
+    want: Want,
+    /// By index; no GPU stands for all.
+    gpus: BTreeSet<u32>,
+    settings: &'static str,
+}
+
+fn block() -> impl Strategy<Value = BlockChoice> {
+    let want = prop_oneof![
+        4 => Just(Want::Joint),
+        1 => Just(Want::Whole),
+        1 => Just(Want::WholeWithoutMps),
+        2 => Just(Want::Parts),
+        1 => Just(Want::Empty),
+    ];
+    let gpus = prop::collection::btree_set(0_u32..5, 0..5);
+    let settings = select(&["", "serve = \"all\"", "active-thread-percentage = 50"][..]);
+    (want, gpus, settings).prop_map(|(want, gpus, settings)| BlockChoice {
+        want,
+        gpus,
+        settings,
+    })
+}
+
+/// One profile, and what happens to the node before it is applied.
+#[derive(Clone, Debug)]
+struct Step {
+    blocks: Vec<BlockChoice>,
+    lost: Option<u32>,
+    keeps_going: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lost = prop_oneof![3 => Just(None), 1 => (0_u32..5).prop_map(Some)];
+    let blocks = prop::collection::vec(block(), 1..4);
+    (blocks, lost, any::<bool>()).prop_map(|(blocks, lost, keeps_going)| Step {
+        blocks,
+        lost,
+        keeps_going,
+    })
+}
+
+/// The profile of these blocks, whose indices are those of the node; `None` if a block can select no GPU.
+fn profile(blocks: &[BlockChoice], count: u32) -> Option<Profile> {
+    let mut text = String::new();
+    for (number, block) in blocks.iter().enumerate() {
+        let gpus: Vec<u32> = block.gpus.iter().map(|gpu| gpu % count).collect();
+        let gpus: BTreeSet<u32> = gpus.into_iter().collect();
+        let which = if gpus.is_empty() {
+            "all = true".to_owned()
+        } else {
+            format!("index = {:?}", Vec::from_iter(gpus))
+        };
+        let _ = writeln!(text, "[[gpu]]\nselect = {{ {which} }}");
+        let mps = format!("mps = {{ {} }}", block.settings);
+        let _ = match block.want {
+            Want::Joint => {
+                writeln!(
+                    text,
+                    "mig = false\nname = \"joint-{number}\"\njoint = true\n{mps}"
+                )
+            }
+            Want::Whole => writeln!(text, "mig = false\n{mps}"),
+            Want::WholeWithoutMps => writeln!(text, "mig = false\nmps = false"),
+            Want::Parts => writeln!(
+                text,
+                "devices = [ {{ profile = \"3g\", {mps} }}, {{ profile = \"1g\" }} ]"
+            ),
+            Want::Empty => writeln!(text, "devices = []"),
+        };
+    }
+    Profile::parse(Path::new("profile.toml"), text).ok()
+}
+
+/// The block that selects a GPU: the first one.
+fn block_of<'a>(blocks: &'a [BlockChoice], gpu: &Gpu, count: u32) -> Option<&'a BlockChoice> {
+    blocks.iter().find(|block| {
+        let mut gpus = block.gpus.iter();
+        block.gpus.is_empty() || gpus.any(|own| own % count == gpu.index)
+    })
+}
+
+/// What is on each GPU, by UUID: MIG mode, instances, and the daemons that serve it or a part of it.
+fn contents(testbed: &Testbed) -> BTreeMap<String, String> {
+    let mut contents = BTreeMap::new();
+    for gpu in &testbed.node.gpus {
+        let on_gpu = |gpu: &Gpu| {
+            let records = testbed.node.served().map(|served| &served.record);
+            let own = records.filter(|record| record.key.has_gpu(&gpu.uuid));
+            own.map(|record| format!("{} {:?}", record.uuid, record.settings))
+                .collect::<BTreeSet<String>>()
+        };
+        let is = format!("{:?} {:?} {:?}", gpu.mig, gpu.slice_map(), on_gpu(gpu));
+        contents.insert(gpu.uuid.clone(), is);
+    }
+    contents
+}
+
+/// Takes a GPU from the node, as if it had fallen off the bus.
+fn lose(testbed: &mut Testbed, index: u32) -> Option<(usize, Gpu)> {
+    let at = testbed
+        .node
+        .gpus
+        .iter()
+        .position(|gpu| gpu.index == index)?;
+    let gpu = testbed.node.gpus.remove(at);
+    let why = format!("GPU {index} is lost");
+    testbed.node.unseen.push(Unseen::Gpu { index, why });
+    testbed.models.remove(at);
+    testbed.node.join();
+    Some((at, gpu))
+}
+
+fn plan_of(
+    testbed: &Testbed,
+    profile: &Profile,
+    left_out: Option<&mut LeftOut>,
+) -> Result<Plan, Refusal> {
+    match left_out {
+        Some(left_out) => {
+            plan::up_in_part(&testbed.node, profile, &directories(), Uid::ROOT, left_out)
+        }
+        None => testbed.plan(profile),
+    }
+}
+
+/// The devices are what the profile asks for, but for GPUs that are left out.
+fn check_devices(
+    testbed: &Testbed,
+    step: &Step,
+    count: u32,
+    is_left_out: impl Fn(&Gpu) -> bool,
+) -> Result<(), TestCaseError> {
+    for (number, block) in step.blocks.iter().enumerate() {
+        let gpus = testbed.node.gpus.iter();
+        let own: Vec<&Gpu> = gpus
+            .filter(|gpu| {
+                block_of(&step.blocks, gpu, count).is_some_and(|first| std::ptr::eq(first, block))
+            })
+            .collect();
+        if block.want != Want::Joint || own.is_empty() {
+            continue;
+        }
+        let out = own.iter().filter(|gpu| is_left_out(gpu)).count();
+        prop_assert!(out == 0 || out == own.len(), "{out} of {}", own.len());
+        if out > 0 {
+            continue;
+        }
+        let name = format!("joint-{number}");
+        let served = testbed
+            .node
+            .served()
+            .find(|served| served.record.name == name);
+        let uuids: Vec<&String> = own.iter().map(|gpu| &gpu.uuid).collect();
+        let joint = &served.expect("it is served").record.key.joint;
+        prop_assert_eq!(joint.iter().collect::<Vec<_>>(), uuids);
+    }
+    Ok(())
+}
+
+fn apply(
+    testbed: &mut Testbed,
+    step: &Step,
+    count: u32,
+    applied: &mut u32,
+) -> Result<(), TestCaseError> {
+    let Some(profile) = profile(&step.blocks, count) else {
+        return Ok(());
+    };
+    let before = contents(testbed);
+    let mut left_out = step.keeps_going.then(LeftOut::default);
+    let Ok(plan) = plan_of(testbed, &profile, left_out.as_mut()) else {
+        // It is refused before anything is touched.
+        return Ok(());
+    };
+    *applied += 1;
+    let out: BTreeSet<u32> = plan.missing.iter().filter_map(|one| one.gpu).collect();
+    let is_left_out = |gpu: &Gpu| out.contains(&gpu.index);
+    let is_alone = |gpu: &&Gpu| block_of(&step.blocks, gpu, count).is_none() || is_left_out(gpu);
+    let alone: Vec<String> = testbed
+        .node
+        .gpus
+        .iter()
+        .filter(is_alone)
+        .map(|gpu| gpu.uuid.clone())
+        .collect();
+    for gpu in &plan.gpus {
+        prop_assert!(!alone.contains(&gpu.uuid), "{:#?}", gpu);
+    }
+    testbed.carry_out(&plan);
+    let after = contents(testbed);
+    for uuid in &alone {
+        prop_assert_eq!(&before[uuid], &after[uuid]);
+    }
+    check_devices(testbed, step, count, is_left_out)?;
+    let mut rest_left_out = step.keeps_going.then(LeftOut::default);
+    match plan_of(testbed, &profile, rest_left_out.as_mut()) {
+        Ok(rest) => prop_assert!(rest.is_empty(), "{:#?}", rest),
+        Err(refusal) => prop_assert!(false, "{}", refusal),
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn gpus_join_and_part_as_wholes(
+        models in models(),
+        steps in prop::collection::vec(step(), 1..6),
+    ) {
+        let count = u32::try_from(models.len()).unwrap();
+        let mut testbed = Testbed::of(models.into_iter().map(model::named).collect());
+        let mut applied = 0;
+        for step in &steps {
+            let lost = step.lost.and_then(|index| lose(&mut testbed, index % count));
+            let models = testbed.models.clone();
+            apply(&mut testbed, step, count, &mut applied)?;
+            if let Some((at, gpu)) = lost {
+                testbed.models = models;
+                testbed.models.insert(at, model::named(MODELS[usize::from(gpu.product.contains("H200"))]));
+                testbed.node.unseen.clear();
+                testbed.node.gpus.insert(at, gpu);
+                testbed.node.join();
+            }
+        }
+    }
+}
