@@ -189,17 +189,18 @@ impl Node {
                 let mut gpus = self.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
                 gpus.find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index)
             };
-            let Some(gpus) = key
-                .joint
-                .iter()
-                .map(whole_gpu)
-                .collect::<Option<Vec<u32>>>()
-            else {
+            let gpus: Option<Vec<u32>> = key.joint.iter().map(whole_gpu).collect();
+            // The daemon of a joint device has its other GPUs, too, when one is lost.
+            let is_one_lost = self.gpus_with_key(key).count() < key.joint.len();
+            if gpus.is_some() || is_one_lost && recorded.contains(&key) {
+                devices.retain(|device| {
+                    !(device.is_whole() && key.excludes(&device.key))
+                        || recorded.contains(&&device.key)
+                });
+            }
+            let Some(gpus) = gpus else {
                 continue;
             };
-            devices.retain(|device| {
-                !(device.is_whole() && key.excludes(&device.key)) || recorded.contains(&&device.key)
-            });
             let uuid = key.joint_uuid();
             devices.push(Device {
                 joint_gpus: gpus.clone(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml as Library;
 
-use super::{Code, GpuHandle, NvmlError, Session};
+use super::{Code, GpuHandle, NvmlError, Processes, Session};
 use crate::config::nvml_call_limit;
 use crate::host::{FileError, lock};
 
@@ -112,6 +112,19 @@ impl Nvml {
     ) -> Result<T, NvmlError> {
         let uuid = uuid.to_owned();
         self.supervise(move |session| task(&session.gpu_with_uuid(&uuid)?))
+    }
+
+    /// Returns the processes on the devices with these UUIDs together; `None` if the driver does not list those of one.
+    pub fn query_processes_on(self, uuids: &[String]) -> Option<Processes> {
+        if let [one] = uuids {
+            return self.supervise_on(one, GpuHandle::query_processes).ok();
+        }
+        let each = (0..).zip(uuids).map(|(nth, uuid)| {
+            let read = self.supervise_on(uuid, GpuHandle::query_processes);
+            Some((nth, read.ok()?))
+        });
+        let each: Vec<_> = each.collect::<Option<_>>()?;
+        Some(Processes::of_several_gpus(each.into_iter()))
     }
 
     /// Starts a task in another thread, on the GPU or MIG device with this UUID. The library must not be shut down before

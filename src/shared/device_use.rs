@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::failure::Failure;
 use crate::host::{Host, Pid, Process, shorten_command};
 use crate::node::{Node, OutsideCause, Served};
-use crate::nvml::{GpuHandle, Nvml, Processes};
+use crate::nvml::Nvml;
 use crate::state::DeviceRecord;
 
 /// The processes that compute on a device at one moment.
@@ -24,12 +24,7 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
     pub fn query(nvml: Nvml, device: &DeviceRecord) -> Option<Self> {
-        let read = (0..).zip(device.driver_uuids()).map(|(nth, uuid)| {
-            let read = nvml.supervise_on(uuid, GpuHandle::query_processes);
-            Some((nth, read.ok()?))
-        });
-        let read: Vec<_> = read.collect::<Option<_>>()?;
-        let processes = Processes::of_several_gpus(read.into_iter());
+        let processes = nvml.query_processes_on(device.driver_uuids())?;
         let clients: BTreeSet<Pid> = processes.clients.iter().map(|usage| usage.pid).collect();
         Some(Self {
             others: processes

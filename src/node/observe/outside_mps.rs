@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_service};
 use crate::mps::{MpsProgram, is_daemon, uses_pipe_dir};
 use crate::node::{Device, Node, OutsideCause, OutsideMps, ServerProcess, Stray, Unseen};
-use crate::nvml::{GpuHandle, Nvml};
+use crate::nvml::Nvml;
 use crate::state::RunDir;
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
@@ -23,7 +23,7 @@ pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node:
             continue;
         }
         let device = &node.devices[nth];
-        let Ok(second) = nvml.supervise_on(&device.uuid, GpuHandle::query_processes) else {
+        let Some(second) = nvml.query_processes_on(device.driver_uuids()) else {
             // The device was destroyed meanwhile.
             continue;
         };

@@ -201,8 +201,11 @@ fn devices_of_daemon(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<Strin
         Variable::Hidden => false,
         Variable::Unset => true,
         Variable::Is(list) => list.split(',').map(str::trim).any(|word| {
-            let by_index = device.part.is_none() && word.parse().ok() == device.gpu;
-            by_index || word.len() > "MIG-".len() && device.uuid.starts_with(word)
+            let mut indices = device.gpu_indices().iter();
+            let by_index = device.part.is_none()
+                && indices.any(|index| word.parse().ok().as_ref() == Some(index));
+            let mut uuids = device.driver_uuids().iter();
+            by_index || word.len() > "MIG-".len() && uuids.any(|uuid| uuid.starts_with(word))
         }),
     };
     let is_listed = |device: &Device| {
