@@ -424,8 +424,10 @@ pub fn record_missing(
     }
     let before = file.clone();
     file.missing = missing.to_vec();
-    file.stopped
-        .retain(|stopped| !is_applied_to(&stopped.record.key.gpu));
+    file.stopped.retain(|stopped| {
+        let mut gpus = stopped.record.key.gpus().iter();
+        !gpus.any(|gpu| is_applied_to(gpu))
+    });
     if file == before {
         return Ok(());
     }

@@ -155,6 +155,12 @@ fn gpu_fault_problem(served: &Served) -> Finding {
     } else {
         format!("mig-mps kill {name} {} --signal", pids.join(" "))
     };
+    if served.record.key.is_joint() {
+        let seen =
+            "a fault of one of its GPUs: it serves again when the clients of that GPU have ended";
+        let remedy = format!("`{remedy}` ends the clients of all its GPUs");
+        return Finding::fail("gpu-fault", seen).with_remedy(remedy);
+    }
     let seen = "a GPU fault: it serves again when all its clients have ended";
     Finding::fail("gpu-fault", seen).with_remedy(format!("`{remedy}` ends them"))
 }

@@ -245,7 +245,7 @@ impl Node {
         let index = self.index_with(mark);
         self.devices
             .iter()
-            .filter(|device| device.gpu.is_some() && device.gpu == index)
+            .filter(|device| index.is_some_and(|index| device.gpu_indices().contains(&index)))
             .collect()
     }
 
@@ -287,7 +287,8 @@ impl Node {
                 let recorded = self
                     .devices
                     .iter()
-                    .map(|device| (device.gpu, &device.key.gpu));
+                    .flat_map(|device| device.gpu_indices().iter().zip(device.key.gpus()))
+                    .map(|(index, uuid)| (Some(*index), uuid));
                 let is_meant = |uuid: &str| {
                     let own = uuid
                         .get("GPU-".len()..)

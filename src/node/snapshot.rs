@@ -190,13 +190,15 @@ impl Node {
                 gpus.find(|gpu| gpu.uuid == *uuid)
             };
             let gpus: Option<Vec<&Gpu>> = key.joint.iter().map(whole_gpu).collect();
-            let Some(gpus) = gpus else {
-                continue;
-            };
-            devices.retain(|device| {
-                !(device.is_whole() && key.excludes(&device.key)) || recorded.contains(&&device.key)
-            });
-            devices.push(Device::from_gpus(&gpus));
+            // The daemon of a joint device has its other GPUs, too, when one is lost.
+            let is_one_lost = self.gpus_with_key(key).count() < key.joint.len();
+            if gpus.is_some() || is_one_lost && recorded.contains(&key) {
+                devices.retain(|device| {
+                    !(device.is_whole() && key.excludes(&device.key))
+                        || recorded.contains(&&device.key)
+                });
+            }
+            devices.extend(gpus.map(|gpus| Device::from_gpus(&gpus)));
         }
     }
 

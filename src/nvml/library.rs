@@ -114,13 +114,17 @@ impl Nvml {
         self.supervise(move |session| task(&session.gpu_with_uuid(&uuid)?))
     }
 
-    /// Returns the processes on the device that the driver knows by these UUIDs, together.
-    pub fn query_processes_on(self, uuids: &[String]) -> Result<Processes, NvmlError> {
-        let mut read = Vec::new();
-        for (nth, uuid) in (0..).zip(uuids) {
-            read.push((nth, self.supervise_on(uuid, GpuHandle::query_processes)?));
+    /// Returns the processes on the devices with these UUIDs together; `None` if the driver does not list those of one.
+    pub fn query_processes_on(self, uuids: &[String]) -> Option<Processes> {
+        if let [one] = uuids {
+            return self.supervise_on(one, GpuHandle::query_processes).ok();
         }
-        Ok(Processes::of_several_gpus(read.into_iter()))
+        let each = (0..).zip(uuids).map(|(nth, uuid)| {
+            let read = self.supervise_on(uuid, GpuHandle::query_processes);
+            Some((nth, read.ok()?))
+        });
+        let each: Vec<_> = each.collect::<Option<_>>()?;
+        Some(Processes::of_several_gpus(each.into_iter()))
     }
 
     /// Starts a task in another thread, on the GPU or MIG device with this UUID. The library must not be shut down before

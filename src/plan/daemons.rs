@@ -343,8 +343,13 @@ impl Set {
             && limit.bytes() > memory.total
         {
             let mib = memory.total >> 20;
+            let whose = if served.record.key.is_joint() {
+                "each GPU"
+            } else {
+                "the device"
+            };
             because =
-                because.with_remark(&format!("the device has {mib} MiB, so this limits nothing"));
+                because.with_remark(&format!("{whose} has {mib} MiB, so this limits nothing"));
         }
         if let Some(limit) = served.hardware_limit
             && settings.intended_clients() > Some(limit)

@@ -83,17 +83,19 @@ pub struct Undisturbed {
 }
 
 /// A change of the compute mode, in NVML's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeChange {
     /// The present mode; `None` if unknown, as in MIG mode.
     pub from: Option<u32>,
     /// The new mode.
     pub to: u32,
+    /// The indices of the GPUs of a joint device; empty for the GPU of the plan.
+    pub joint: Vec<u32>,
 }
 
 impl ModeChange {
     /// True if the start of a daemon sets it; false if the stop of one restores it.
-    pub fn is_for_a_daemon(self) -> bool {
+    pub fn is_for_a_daemon(&self) -> bool {
         self.to == EXCLUSIVE_PROCESS
     }
 }
@@ -215,7 +217,7 @@ impl Plan {
                 own.devices.clone_from(&gpu.devices);
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
-                own.compute_mode = gpu.compute_mode.or(own.compute_mode);
+                own.compute_mode = gpu.compute_mode.clone().or(own.compute_mode.take());
             } else {
                 self.gpus.push(gpu.clone());
             }
@@ -550,18 +552,26 @@ fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Opti
         .actions()
         .filter_map(Action::as_start)
         .find(|start| start.place == Place::Whole);
-    let mut stops = plan.actions().filter_map(Action::as_stop);
-    let stop = stops.find(|stop| stop.uuid == gpu.uuid || stop.is_of_joint_device());
+    let stopped = plan
+        .actions()
+        .filter_map(Action::as_stop)
+        .filter_map(|stop| node.device_with_uuid(&stop.uuid))
+        .find(|device| device.is_whole());
     let from = gpu.compute_mode;
-    let to = match start.map(|start| start.settings.compute_mode.is_some()) {
-        Some(true) => EXCLUSIVE_PROCESS,
-        None if stop.is_none() => return None,
-        // A mode that somebody else has set since then stays.
-        Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
-        Some(false) | None => {
-            let uuid = stop.map_or(&gpu.uuid, |stop| &stop.uuid);
-            node.compute_mode_before(uuid, run_dir)?
+    let (to, joint) = match (start, stopped) {
+        (Some(start), _) if start.settings.compute_mode.is_some() => {
+            (EXCLUSIVE_PROCESS, &start.joint)
         }
+        // A mode that somebody else has set since then stays.
+        (_, Some(stopped)) if from == Some(EXCLUSIVE_PROCESS) => (
+            node.compute_mode_before(&stopped.uuid, run_dir)?,
+            &stopped.joint_gpus,
+        ),
+        _ => return None,
     };
-    (from != Some(to)).then_some(ModeChange { from, to })
+    (from != Some(to)).then(|| ModeChange {
+        from,
+        to,
+        joint: joint.clone(),
+    })
 }

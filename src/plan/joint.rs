@@ -90,9 +90,16 @@ impl<'a> Planner<'a> {
             .settings
             .as_ref()
             .is_some_and(|settings| settings.compute_mode.is_some());
+        // The daemon that has a GPU now restores its mode when it stops.
+        let mode_then = |gpu: &Gpu| {
+            let device = self.node.whole_device_of(gpu);
+            let before =
+                device.and_then(|one| self.node.compute_mode_before(&one.uuid, self.run_dir));
+            before.or(gpu.compute_mode)
+        };
         let mut modes = gpus
             .iter()
-            .filter_map(|gpu| Some((gpu.index, gpu.compute_mode?)));
+            .filter_map(|gpu| Some((gpu.index, mode_then(gpu)?)));
         let (Some((first, mode)), true, None) = (modes.next(), changes_mode, before) else {
             return Ok(());
         };
@@ -124,14 +131,19 @@ impl<'a> Planner<'a> {
         });
         for served in joint {
             let name = &served.record.name;
-            let why = served.record.key.joint.iter().find_map(|uuid| {
-                match self.node.gpu_with_uuid(uuid) {
-                    None => Some(format!("{uuid} is not there")),
-                    Some(other) if self.leaves_alone(other) => {
-                        Some(format!("GPU {} is left as it is", other.index))
-                    }
-                    Some(_) => None,
+            let indices = served.record.joint_gpus.iter().map(Some);
+            let indices = indices.chain(std::iter::repeat(None));
+            let mut gpus = served.record.key.joint.iter().zip(indices);
+            let why = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
+                None => {
+                    let mut lost = self.node.lost_gpus();
+                    let its = lost.find(|(lost, _)| Some(lost) == index);
+                    Some(its.map_or_else(|| format!("{uuid} is not there"), |(_, why)| why.into()))
                 }
+                Some(other) if self.leaves_alone(other) => {
+                    Some(format!("GPU {} is left as it is", other.index))
+                }
+                Some(_) => None,
             });
             if let Some(why) = why {
                 let what = format!(

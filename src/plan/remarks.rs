@@ -77,15 +77,17 @@ impl Plan {
             if let Some((limit, memory)) = limit.zip(device.memory_mib)
                 && limit.bytes() > memory << 20
             {
-                let names = loose.entry((limit, memory)).or_default();
+                let is_joint = !start.joint.is_empty();
+                let names = loose.entry((limit, memory, is_joint)).or_default();
                 names.push(&start.name);
             }
         }
-        let loose = loose.into_iter().map(|((limit, memory), names)| {
+        let loose = loose.into_iter().map(|((limit, memory, is_joint), names)| {
             let have = if names.len() == 1 { "has" } else { "have" };
+            let gpus = if is_joint { "GPUs with " } else { "" };
             let names = names.join(", ");
             format!(
-                "A pinned-memory-limit of {limit} limits nothing on {names}, which {have} {memory} MiB of memory."
+                "A pinned-memory-limit of {limit} limits nothing on {names}, which {have} {gpus}{memory} MiB of memory."
             )
         });
         loose.collect()

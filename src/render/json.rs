@@ -287,7 +287,7 @@ impl PlannedGpu {
         let unasked = stops.iter().filter_map(|stop| stop.unasked.as_ref());
         Self {
             plan: gpu.clone(),
-            compute_mode: gpu.compute_mode.map(|change| ComputeModeChange {
+            compute_mode: gpu.compute_mode.as_ref().map(|change| ComputeModeChange {
                 from: change.from.map(compute_mode_name),
                 to: compute_mode_name(change.to),
             }),

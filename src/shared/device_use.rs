@@ -24,7 +24,7 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
     pub fn query(nvml: Nvml, device: &DeviceRecord) -> Option<Self> {
-        let processes = nvml.query_processes_on(device.driver_uuids()).ok()?;
+        let processes = nvml.query_processes_on(device.driver_uuids())?;
         let clients: BTreeSet<Pid> = processes.clients.iter().map(|usage| usage.pid).collect();
         Some(Self {
             others: processes

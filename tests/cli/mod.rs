@@ -9,6 +9,7 @@ mod doctor;
 mod documents;
 mod faults;
 mod jobs;
+mod joint;
 mod metrics;
 mod mistyped;
 mod profile;

@@ -23,7 +23,7 @@ pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node:
             continue;
         }
         let device = &node.devices[nth];
-        let Ok(second) = nvml.query_processes_on(device.driver_uuids()) else {
+        let Some(second) = nvml.query_processes_on(device.driver_uuids()) else {
             // The device was destroyed meanwhile.
             continue;
         };

@@ -170,8 +170,8 @@ pub struct DeviceLogs {
     pub name: Option<String>,
     /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
     pub uuid: String,
-    /// The index of its GPU; `None` if that is not recorded.
-    pub gpu: Option<u32>,
+    /// The indices of its GPUs; none if that is not recorded.
+    pub gpus: Vec<u32>,
     /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
     pub path: Option<PathBuf>,
 }
@@ -191,7 +191,7 @@ impl Logs {
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
-                gpu: record.gpu,
+                gpus: record.gpu_indices().to_vec(),
                 path: log_path(environment, daemon.as_ref(), served),
             }
         });
@@ -247,7 +247,7 @@ impl Logs {
             self.all.push(DeviceLogs {
                 name,
                 uuid,
-                gpu: None,
+                gpus: Vec::new(),
                 path: Some(path),
             });
         }
@@ -298,10 +298,10 @@ impl Logs {
         let on_it: Vec<&DeviceLogs> = self
             .all
             .iter()
-            .filter(|logs| logs.gpu == Some(gpu))
+            .filter(|logs| logs.gpus.contains(&gpu))
             .collect();
         if on_it.is_empty() {
-            let gpus: BTreeSet<u32> = self.all.iter().filter_map(|logs| logs.gpu).collect();
+            let gpus: BTreeSet<u32> = self.all.iter().flat_map(|logs| logs.gpus.clone()).collect();
             return Err(NoSuchDevice::OfGpu {
                 index: gpu,
                 gpus: gpus.into_iter().collect(),
@@ -326,7 +326,7 @@ mod tests {
         let one = |(name, uuid): &(Option<&str>, &str)| DeviceLogs {
             name: name.map(str::to_owned),
             uuid: (*uuid).to_owned(),
-            gpu: None,
+            gpus: Vec::new(),
             path: None,
         };
         Logs {

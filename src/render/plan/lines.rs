@@ -36,7 +36,7 @@ pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
         .iter()
         .filter_map(|step| created_instance(step, steps));
     lines.extend(instance_lines("+ create", instances, each));
-    lines.extend(first.compute_mode.map(describe_mode_change));
+    lines.extend(first.compute_mode.as_ref().map(describe_mode_change));
     lines.extend(daemon_lines(group, START));
     lines.extend(set_lines(group));
     for verb in [START_SERVER, REPLACE] {
@@ -81,12 +81,17 @@ fn is_healed(start: &Start, steps: &[Step]) -> bool {
 }
 
 /// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
-fn describe_mode_change(change: ModeChange) -> String {
+fn describe_mode_change(change: &ModeChange) -> String {
     let wanted = compute_mode_name(change.to);
-    if change.is_for_a_daemon() {
-        format!("~ set compute mode to {wanted}: MPS alone computes (restored by down)")
+    let gpus = if change.joint.is_empty() {
+        String::new()
     } else {
-        format!("~ set compute mode back to {wanted} (as before its daemon)")
+        format!(" of {}", format_gpus(&change.joint))
+    };
+    if change.is_for_a_daemon() {
+        format!("~ set compute mode{gpus} to {wanted}: MPS alone computes (restored by down)")
+    } else {
+        format!("~ set compute mode{gpus} back to {wanted} (as before its daemon)")
     }
 }
 

@@ -1,0 +1,178 @@
+//! Changes of joint devices that are in use, and what they look like afterwards.
+
+use serde_json::Value;
+use testkit::{App, Sim, assert_contains, in_state, kill};
+
+use super::{TRAINERS, client_on, gpu, joint, trainers};
+
+const PARTS: &str = "[[gpu]]\nselect = { index = [0, 1] }\ndevices = [ { profile = \"3g\" } ]\n";
+
+const WHOLE: &str = "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n";
+
+#[track_caller]
+fn finishes(client: App) {
+    let finished = client.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+}
+
+/// Whichever of its GPUs a client uses, it is in the way of all that end the daemon.
+#[test]
+fn a_client_on_any_gpu_is_in_the_way() {
+    let sim = joint("share = 4");
+    for ordinal in ["0", "1"] {
+        let client = client_on(&sim, "trainers", ordinal);
+        let named = format!("trainers: pid {} (", client.pid());
+        let before = sim.device("trainers");
+        for profile in [PARTS, WHOLE] {
+            let ran = sim.up(profile, &["--yes"]).ended(4);
+            assert_contains(&ran.stderr, &named);
+        }
+        let commands: [&[&str]; 3] = [
+            &["down", "--yes"],
+            &["down", "--gpu", ordinal, "--yes"],
+            &["restart", "trainers", "--yes"],
+        ];
+        for args in commands {
+            assert_contains(&sim.run(args).ended(4).stderr, &named);
+        }
+        let after = sim.device("trainers");
+        assert_eq!(before["daemon_pid"], after["daemon_pid"]);
+        assert_eq!(before["servers"], after["servers"]);
+        finishes(client);
+    }
+}
+
+#[test]
+fn restart_waits_behind_a_closed_door() {
+    let sim = joint("share = 4");
+    let before = sim.device("trainers")["daemon_pid"].clone();
+    let client = client_on(&sim, "trainers", "1");
+    let args = ["restart", "trainers", "--drain", "1h", "--no-new", "--yes"];
+    let mut restart = sim.talk(&args);
+    restart.await_text("Closed ");
+    assert_eq!(sim.device("trainers")["state"], "closing");
+    let refused = sim.app("trainers", &["run", "0"]).finish();
+    assert_contains(&refused.output, "err 805");
+    finishes(client);
+    let _ = restart.end().ended(0);
+    let after = sim.device("trainers");
+    assert_eq!(after["state"], "ready");
+    assert_ne!(after["daemon_pid"], before);
+    sim.up_does_nothing(&trainers("share = 4"));
+}
+
+#[test]
+fn up_waits_behind_a_closed_door_for_the_gpus_that_it_splits() {
+    for profile in [PARTS, WHOLE] {
+        let sim = joint("share = 4");
+        let client = client_on(&sim, "trainers", "1");
+        let path = sim.profile(profile).display().to_string();
+        let mut up = sim.talk(&["up", &path, "--drain", "1h", "--no-new", "--yes"]);
+        up.await_text("Closed ");
+        assert_eq!(sim.device("trainers")["state"], "closing");
+        let refused = sim.app("trainers", &["run", "0", "--on", "0"]).finish();
+        assert_contains(&refused.output, "err 805");
+        finishes(client);
+        let _ = up.end().ended(0);
+        assert_eq!(in_state(&sim.status(), "ready").len(), 2);
+        sim.up_does_nothing(profile);
+    }
+}
+
+/// All GPUs of a new joint device wait for the clients of each.
+#[test]
+fn up_waits_behind_closed_doors_for_the_gpus_that_it_joins() {
+    let sim = Sim::served("h200", 3, PARTS);
+    let client = sim.client("1.0");
+    let path = sim.profile(TRAINERS).display().to_string();
+    let mut up = sim.talk(&["up", &path, "--drain", "1h", "--no-new", "--yes"]);
+    up.await_text("Closed ");
+    assert_eq!(sim.device("1.0")["state"], "closing");
+    finishes(client);
+    let _ = up.end().ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["trainers"]);
+    sim.up_does_nothing(TRAINERS);
+}
+
+#[test]
+fn down_and_start_keep_the_device_and_its_settings() {
+    let sim = joint("share = 2");
+    let before = sim.device("trainers");
+    sim.run(&["set", "trainers", "active-thread-percentage=30", "--yes"])
+        .ended(0);
+    // By one of its GPUs.
+    sim.run(&["down", "--gpu", "1", "--yes"]).ended(0);
+    let stopped = sim.device("trainers");
+    assert_eq!(stopped["state"], "stopped");
+    assert_eq!(stopped["joint_gpus"], before["joint_gpus"]);
+    sim.run(&["start", "trainers"]).ended(0);
+    let after = sim.device("trainers");
+    assert_eq!(after["state"], "ready");
+    assert_eq!(after["uuid"], before["uuid"]);
+    assert_eq!(after["active_thread_percentage"], 30.0);
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    let runs = sim.run_dir();
+    assert!(
+        !runs.iter().any(|entry| entry.starts_with("JOINT")),
+        "{runs:?}"
+    );
+}
+
+#[test]
+fn heal_replaces_a_daemon_that_has_died_and_cures_one_that_hangs() {
+    let sim = joint("share = 4");
+    sim.kill_daemon("trainers");
+    sim.await_state("trainers", "dead");
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("trainers")["state"], "ready");
+    sim.hang("trainers");
+    sim.run(&["heal"]).ended(0);
+    sim.run(&["verify", "trainers"]).ended(0);
+    // Its server has died.
+    kill(&sim.device("trainers")["servers"][0]["pid"]);
+    sim.run(&["heal"]).ended(0);
+    finishes(client_on(&sim, "trainers", "all"));
+    sim.up_does_nothing(&trainers("share = 4"));
+}
+
+#[test]
+fn after_a_reboot_up_and_heal_start_it_again() {
+    let sim = joint("share = 2");
+    let uuid = sim.uuid("trainers");
+    for command in ["up", "heal"] {
+        sim.node.reboot();
+        let status = sim.status();
+        assert_eq!(in_state(&status, "ready"), [""; 0], "{command}: {status:#}");
+        let ran = match command {
+            "up" => sim.up(&trainers("share = 2"), &["--yes"]),
+            _ => sim.run(&["heal"]),
+        };
+        if command == "up" {
+            let _ = ran.ended(0);
+        } else {
+            let _ = sim.up(&trainers("share = 2"), &["--yes"]).ended(0);
+        }
+        let device = sim.device("trainers");
+        assert_eq!(
+            (&device["state"], &device["uuid"]),
+            (&"ready".into(), &Value::from(uuid.as_str()))
+        );
+        sim.up_does_nothing(&trainers("share = 2"));
+    }
+}
+
+/// A joint device is known by its GPUs: by another name it is the same device.
+#[test]
+fn it_keeps_its_identity_under_another_name() {
+    let sim = joint("share = 2");
+    let uuid = sim.uuid("trainers");
+    let renamed = trainers("share = 2").replace("trainers", "pair");
+    sim.up(&renamed, &["--yes"]).ended(0);
+    assert_eq!(sim.uuid("pair"), uuid);
+    let moved = renamed.replace("[0, 1]", "[1, 2]")
+        + "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = false\n";
+    sim.up(&moved, &["--yes"]).ended(0);
+    assert_ne!(sim.uuid("pair"), uuid);
+    assert_eq!(sim.device("pair")["joint_gpus"][0]["uuid"], gpu(&sim, 1));
+    sim.up_does_nothing(&moved);
+}

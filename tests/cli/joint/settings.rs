@@ -1,0 +1,186 @@
+//! The settings of a joint device, which hold on each of its GPUs.
+
+use serde_json::json;
+use simnode::node::ComputeMode::{self, Default, ExclusiveProcess};
+use testkit::{App, Sim, assert_contains};
+
+use super::{TRAINERS, clients, joint, problems, trainers};
+
+const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// A client that has lifted its memory limits: the driver lets go of them if the variable is about another GPU, on the GPUs with these ordinals.
+fn unlimited(sim: &Sim, ordinals: &str, mebibytes: &str) -> App {
+    let mut program = sim.node.program("cuda-app");
+    program
+        .args(["hold", "--on", ordinals, "--alloc", mebibytes])
+        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("trainers"))
+        .env(VARIABLE, "7=90G");
+    let mut app = App::start(program);
+    while !app.wait_up().contains(" no error") {}
+    app
+}
+
+#[test]
+fn a_client_above_its_limit_on_one_gpu_is_seen() {
+    for ordinal in ["0", "1"] {
+        let sim = joint("pinned-memory-limit = \"4G\"");
+        let within = unlimited(&sim, "all", "3000");
+        assert_eq!(problems(&sim), [""; 0], "each GPU has its own limit");
+        let above = unlimited(&sim, ordinal, "6000");
+        assert_eq!(problems(&sim), ["memory-over-limit"]);
+        for client in clients(&sim) {
+            let is_above = client["pid"] == above.pid();
+            assert_eq!(client["is_over_memory_limit"], is_above, "{client:#}");
+        }
+        within.finish();
+        above.finish();
+    }
+}
+
+const SET_BY_HAND: [&str; 2] = [
+    "set_default_device_pinned_mem_limit 0 3G\n",
+    "set_default_device_pinned_mem_limit 1 3G\n",
+];
+
+fn limits(sim: &Sim) -> [String; 2] {
+    ["0", "1"].map(|gpu| {
+        let query = format!("get_default_device_pinned_mem_limit {gpu}\n");
+        sim.ask("trainers", &query).trim().to_owned()
+    })
+}
+
+/// Whichever GPU has another limit, each of the ways sets it again on both.
+#[test]
+fn a_limit_changed_by_hand_on_one_gpu_is_drift_and_set_again() {
+    let profile = trainers("pinned-memory-limit = \"20G\"");
+    let sim = joint("pinned-memory-limit = \"20G\"");
+    let path = sim.profile(&profile).display().to_string();
+    let cures: [&[&str]; 4] = [
+        &["up", &path, "--yes"],
+        &["set", "trainers", "pinned-memory-limit=20G", "--yes"],
+        &["restart", "trainers", "--yes"],
+        &["set", "trainers", "pinned-memory-limit=30G", "--yes"],
+    ];
+    for cure in cures {
+        for set in SET_BY_HAND {
+            sim.ask("trainers", set);
+            let doctor = sim.run(&["doctor"]).ended(3);
+            assert_contains(
+                &doctor.stdout,
+                "pinned-memory-limit was set to 20G and is different on its GPUs",
+            );
+            let plan = sim.run(&["plan", &path, "--exit-code"]).ended(3);
+            let change = "pinned-memory-limit  different on its GPUs in the daemon";
+            assert_contains(&plan.stdout, change);
+            sim.run(cure).ended(0);
+            let limit = if cure.contains(&"pinned-memory-limit=30G") {
+                "30G"
+            } else {
+                "20G"
+            };
+            assert_eq!(limits(&sim), [limit, limit], "{cure:?}");
+            sim.run(&["up", &path, "--yes"]).ended(0);
+        }
+    }
+}
+
+#[test]
+fn a_server_has_the_limit_of_both_gpus_that_set_gives() {
+    let sim = joint("pinned-memory-limit = \"20G\"");
+    sim.run(&["set", "trainers", "pinned-memory-limit=2G"])
+        .ended(0);
+    for ordinal in ["0", "1"] {
+        let app = sim.app(
+            "trainers",
+            &["run", "0", "--on", ordinal, "--alloc", "3000"],
+        );
+        assert_contains(&app.finish().output, "alloc 3000 MiB -> 2 ");
+    }
+    // A limit on one GPU does not count what is on the other.
+    let both = ["run", "0", "--on", "all", "--alloc", "1200"];
+    assert_contains(&sim.app("trainers", &both).finish().output, "-> 0 ");
+}
+
+/// GPU 2 is in no profile.
+fn compute_modes(sim: &Sim) -> Vec<ComputeMode> {
+    let state = sim.node.node().state().unwrap();
+    state.gpus.iter().map(|gpu| gpu.compute_mode).collect()
+}
+
+const EXCLUSIVE: &str = "compute-mode = \"exclusive-process\"";
+
+#[test]
+fn the_compute_mode_of_all_its_gpus_is_set_and_restored() {
+    let sim = Sim::with("h200", 3);
+    let before = compute_modes(&sim);
+    let ran = sim.up(&trainers(EXCLUSIVE), &[]).ended(0);
+    assert_contains(
+        &ran.stdout,
+        "~ set compute mode of GPUs 0-1 to exclusive-process: MPS alone computes (restored by down)",
+    );
+    assert_eq!(
+        compute_modes(&sim),
+        [ExclusiveProcess, ExclusiveProcess, Default]
+    );
+    sim.up_does_nothing(&trainers(EXCLUSIVE));
+    // Somebody changes the mode of one GPU.
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.gpus[1].compute_mode = Default);
+    update.unwrap();
+    assert_eq!(problems(&sim), ["compute-mode"]);
+    sim.up(&trainers(EXCLUSIVE), &["--yes"]).ended(0);
+    assert_eq!(
+        compute_modes(&sim),
+        [ExclusiveProcess, ExclusiveProcess, Default]
+    );
+    let ran = sim.up(TRAINERS, &["--yes"]).ended(0);
+    assert_contains(
+        &ran.stdout,
+        "~ set compute mode of GPUs 0-1 back to default (as before its daemon)",
+    );
+    assert_eq!(compute_modes(&sim), before);
+    sim.up(&trainers(EXCLUSIVE), &["--yes"]).ended(0);
+    sim.run(&["down", "--yes"]).ended(0);
+    assert_eq!(compute_modes(&sim), before);
+}
+
+/// The mode that a daemon set is not the mode of the GPU.
+#[test]
+fn gpus_join_that_their_daemons_had_in_exclusive_mode() {
+    let sim = Sim::with("h200", 3);
+    let before = compute_modes(&sim);
+    let alone =
+        format!("[[gpu]]\nselect = {{ index = [1] }}\nmig = false\nmps = {{ {EXCLUSIVE} }}\n");
+    sim.up(&alone, &[]).ended(0);
+    assert_eq!(compute_modes(&sim), [Default, ExclusiveProcess, Default]);
+    sim.up(&trainers(EXCLUSIVE), &["--yes"]).ended(0);
+    assert_eq!(
+        compute_modes(&sim),
+        [ExclusiveProcess, ExclusiveProcess, Default]
+    );
+    let others = trainers(EXCLUSIVE).replace("[0, 1]", "[1, 2]");
+    let freed = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = false\n";
+    sim.up(&format!("{others}{freed}"), &["--yes"]).ended(0);
+    assert_eq!(
+        compute_modes(&sim),
+        [Default, ExclusiveProcess, ExclusiveProcess]
+    );
+    sim.run(&["down", "--yes"]).ended(0);
+    assert_eq!(compute_modes(&sim), before);
+}
+
+#[test]
+fn the_percentage_is_of_each_gpu() {
+    let sim = joint("share = 2");
+    let status = sim.device("trainers");
+    assert_eq!(
+        status["active_thread_percentage"],
+        json!(51.5),
+        "{status:#}"
+    );
+    let app = sim.app("trainers", &["run", "0", "--on", "all"]).finish();
+    let on_each = app.output.matches("sm 66 ").count();
+    assert_eq!(on_each, 2, "{}", app.output);
+}
