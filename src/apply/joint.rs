@@ -3,6 +3,7 @@
 use super::context::Run;
 use super::gpu::GpuRun;
 use crate::plan::Plan;
+use crate::state::DeviceKey;
 
 /// The GPUs of each joint device whose daemon a plan starts or stops, by their UUIDs.
 pub(super) struct JointGpus(Vec<Vec<String>>);
@@ -10,13 +11,15 @@ pub(super) struct JointGpus(Vec<Vec<String>>);
 impl JointGpus {
     pub(super) fn of_plan(plan: &Plan, run: &Run<'_>) -> Self {
         let node = run.context.node;
-        let stopped = plan.stops().filter_map(|stop| run.find_served(&stop.uuid));
-        let stopped = stopped.map(|served| served.record.key.clone());
+        let stopped = plan
+            .stops()
+            .filter_map(|stop| run.find_served(&stop.uuid))
+            .map(|served| served.record.key.clone());
         let started = plan.gpus.iter().flat_map(|gpu| {
             let starts = gpu.steps.iter().filter_map(|step| step.action.as_start());
             starts.map(|start| start.whole_device_key(node, &gpu.uuid))
         });
-        let keys = stopped.chain(started).filter(|key| key.is_joint());
+        let keys = stopped.chain(started).filter(DeviceKey::is_joint);
         Self(keys.map(|key| key.joint).collect())
     }
 
@@ -34,8 +37,10 @@ impl JointGpus {
             let mut served = runs.iter().filter(|other| other.had_daemons());
             served.any(|other| other.uuid() == run.uuid() || self.join(other.uuid(), run.uuid()))
         };
-        let served = runs.iter().filter(was_served);
-        served.map(|run| run.uuid().to_owned()).collect()
+        runs.iter()
+            .filter(was_served)
+            .map(|run| run.uuid().to_owned())
+            .collect()
     }
 
     /// Runs no further step on the other GPUs of a joint device if a step failed on one.

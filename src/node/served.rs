@@ -204,34 +204,6 @@ impl Served {
         self.measured_limit.into_iter().chain(meant).min()
     }
 
-    /// True if it takes no other client. A joint device takes the measured number on each of its GPUs.
-    pub fn is_full(&self) -> bool {
-        let has_reached = |clients: usize, limit: Option<u32>| {
-            limit.is_some_and(|limit| clients >= limit as usize)
-        };
-        let clients = self.clients.as_slice();
-        if !self.record.key.is_joint() {
-            return has_reached(clients.len(), self.firm_client_limit());
-        }
-        let mut gpus = self.record.joint_gpus.iter();
-        has_reached(clients.len(), self.record.settings.max_clients)
-            || gpus.all(|gpu| has_reached(self.clients_on_gpu(*gpu), self.measured_limit))
-    }
-
-    /// Returns the number of clients with a context on one GPU of a joint device.
-    fn clients_on_gpu(&self, index: u32) -> usize {
-        let clients = self.clients.as_slice().iter();
-        let on_gpu = |client: &&Client| client.gpus.iter().any(|gpu| gpu.index == index);
-        clients.filter(on_gpu).count()
-    }
-
-    /// Returns the number of clients that count for the limit of its daemon: on a joint device, those on one GPU.
-    pub(super) fn most_clients_on_a_gpu(&self) -> usize {
-        let gpus = self.record.joint_gpus.iter();
-        let most = gpus.map(|gpu| self.clients_on_gpu(*gpu)).max();
-        most.unwrap_or_else(|| self.clients.as_slice().len())
-    }
-
     /// Returns the number of programs that can have a share of it at once: no more than its daemon takes. `None` if it has
     /// no share.
     pub fn share_count(&self) -> Option<u32> {
@@ -391,8 +363,11 @@ pub struct Client {
 impl Client {
     /// Returns its memory on one GPU: a memory limit holds for each. On a joint device, that is the one on which it has most.
     pub fn memory_on_one_gpu(&self) -> Option<u64> {
-        let most = self.gpus.iter().map(|gpu| gpu.memory).max();
-        most.unwrap_or(self.memory)
+        self.gpus
+            .iter()
+            .map(|gpu| gpu.memory)
+            .max()
+            .unwrap_or(self.memory)
     }
 
     /// Returns its process id for a message.

@@ -1,9 +1,11 @@
-//! Measures the language of the README and the manual. The ceilings come from the manuals of git, systemd, OpenZFS, cargo, uv and
-//! jj, counted in November 2026.
+//! Measures the language of the README and the manual. The ceilings come from the manuals of git, systemd, `OpenZFS`, cargo, uv
+//! and jj, counted in November 2026.
 
 use std::fmt;
 
 use regex::Regex;
+
+use super::names::share;
 
 /// A habit of language, and how often it may occur.
 struct Habit {
@@ -87,13 +89,13 @@ const TOLERANCE: f64 = 1.1;
 /// The rate of a habit.
 pub(super) struct Rate {
     name: &'static str,
-    rate: f64,
+    measured: f64,
     ceiling: f64,
 }
 
 impl Rate {
     pub(super) fn is_too_high(&self) -> bool {
-        self.rate > self.ceiling * TOLERANCE
+        self.measured > self.ceiling * TOLERANCE
     }
 }
 
@@ -101,10 +103,10 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
-            rate,
+            measured,
             ceiling,
         } = self;
-        write!(f, "{rate:6.1}  ceiling {ceiling:4}  {name}")
+        write!(f, "{measured:6.1}  ceiling {ceiling:4}  {name}")
     }
 }
 
@@ -116,18 +118,18 @@ pub(super) fn measure<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Rate> {
     let sentences = split_sentences(&prose);
     let in_words = IN_WORDS.iter().map(|habit| {
         let found = Regex::new(habit.pattern).unwrap().find_iter(&prose).count();
-        (habit, found as f64 / words as f64 * 1e4)
+        (habit, share(1e4, found, words))
     });
     let in_sentences = IN_SENTENCES.iter().map(|habit| {
         let pattern = Regex::new(habit.pattern).unwrap();
         let found = sentences.iter().filter(|one| pattern.is_match(one)).count();
-        (habit, found as f64 / sentences.len() as f64 * 1e2)
+        (habit, share(100.0, found, sentences.len()))
     });
     in_words
         .chain(in_sentences)
-        .map(|(habit, rate)| Rate {
+        .map(|(habit, measured)| Rate {
             name: habit.name,
-            rate,
+            measured,
             ceiling: habit.ceiling,
         })
         .collect()

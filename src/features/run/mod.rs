@@ -47,6 +47,7 @@ use obstacle::{RunObstacle, wait_until};
 /// a wrong environment it runs them outside MPS and says nothing. Then mig-mps becomes the program, so that
 /// signals and the exit status are the program's own.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[command(
     override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [--joint] [-n N] -- <PROGRAM>...",
     group(ArgGroup::new("ranked").multiple(true))

@@ -203,11 +203,11 @@ impl<'a> Probe<'a> {
             Some(usage.pid) == pid && usage.memory.is_some()
         });
         // NVML lists a client of a joint device under each GPU, and among those that compute where it has a context.
-        let mut computing = self
+        let computes = self
             .processes
             .iter()
-            .flat_map(|processes| &processes.compute);
-        let computes = computing.find(|usage| Some(usage.pid) == pid);
+            .flat_map(|processes| &processes.compute)
+            .find(|usage| Some(usage.pid) == pid);
         Client {
             pid,
             started: process.as_ref().map(|process| process.started),
