@@ -97,9 +97,10 @@ impl GpuPlan {
             }
             return;
         }
-        let beside = device
-            .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
-            .unwrap_or_default();
+        let beside = match device {
+            Some(device) => UnmanagedDaemon::on_device(planner.node, run_dir, device),
+            None => unmanaged_on_gpus(planner, wanted),
+        };
         let because: Reason = match present {
             None => match lost_on(planner, wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
@@ -225,6 +226,15 @@ impl GpuPlan {
 
 /// The hint for a daemon that has lost its record.
 const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another";
+
+/// Returns the unmanaged daemons on the GPUs that become a joint device; none for another device.
+fn unmanaged_on_gpus(planner: Planner<'_>, wanted: &DevicePlan) -> Vec<UnmanagedDaemon> {
+    let (node, gpus) = (planner.node, &wanted.joint);
+    let is_of_gpus = |device: &&Device| device.gpu_indices().iter().any(|gpu| gpus.contains(gpu));
+    let devices: Vec<&Device> = node.existing_devices().filter(is_of_gpus).collect();
+    let uuid = wanted.uuid.as_deref().unwrap_or_default();
+    UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &devices)
+}
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
