@@ -75,25 +75,17 @@ impl DevicePlan {
     /// Returns the unmanaged daemons that serve it, or a GPU of a joint device that is not there yet.
     pub(super) fn find_unmanaged(&self, planner: Planner<'_>) -> Vec<UnmanagedDaemon> {
         let node = planner.node;
-        let gpus = node
-            .gpus
-            .iter()
-            .filter(|gpu| self.joint.contains(&gpu.index));
         let present: Vec<&Device> = match self.find_existing(planner) {
             Some(device) => vec![device],
-            None => gpus
+            None => node
+                .gpus
+                .iter()
+                .filter(|gpu| self.joint.contains(&gpu.index))
                 .filter_map(|gpu| node.device_with_uuid(&gpu.uuid))
                 .collect(),
         };
-        let mut found: Vec<UnmanagedDaemon> = Vec::new();
-        for device in present {
-            for daemon in UnmanagedDaemon::on_device(node, planner.run_dir, device) {
-                if found.iter().all(|known| known.pid != daemon.pid) {
-                    found.push(daemon);
-                }
-            }
-        }
-        found
+        let uuid = self.uuid.as_deref().unwrap_or_default();
+        UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present)
     }
 
     pub(super) fn name_template(&self) -> NameTemplate<'_> {

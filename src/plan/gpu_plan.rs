@@ -519,12 +519,24 @@ pub struct UnmanagedDaemon {
 impl UnmanagedDaemon {
     /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
     pub(super) fn on_device(node: &Node, run_dir: &RunDir, device: &Device) -> Vec<Self> {
-        let pipe = run_dir.pipe_dir(&device.uuid).display().to_string();
+        Self::on_devices(node, run_dir, &device.uuid, &[device])
+    }
+
+    /// Returns the unmanaged daemons of the devices that are to be one with this UUID.
+    pub(super) fn on_devices(
+        node: &Node,
+        run_dir: &RunDir,
+        uuid: &str,
+        devices: &[&Device],
+    ) -> Vec<Self> {
+        let pipe = run_dir.pipe_dir(uuid).display().to_string();
         node.unmanaged
             .iter()
             .filter(|unmanaged| {
                 unmanaged.is_daemon()
-                    && unmanaged.serves_device(&device.name)
+                    && devices
+                        .iter()
+                        .any(|device| unmanaged.serves_device(&device.name))
                     && unmanaged.pipe_directory.value() != Some(&pipe)
             })
             .map(|unmanaged| Self {

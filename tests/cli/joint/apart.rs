@@ -1,12 +1,15 @@
 //! Joint devices beside others: with other records, other users, and GPUs that are not there.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
 use testkit::{Ran, Sim, assert_contains, in_state, needs_root};
 
 use super::{TRAINERS, gpu, joint, trainers};
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+fn copy(from: &Path, to: &Path) {
     let mut command = Command::new("cp");
     Ran::of(command.arg("-a").args([from, to])).ended(0);
 }
@@ -80,27 +83,34 @@ fn while_a_gpu_is_lost_the_others_are_no_devices_without_a_daemon() {
     assert_eq!(sim.device("0")["uuid"], gpu(&sim, 0));
 }
 
-/// A daemon of somebody else on one of its GPUs.
+/// A daemon of somebody else on a GPU.
+fn unmanaged_daemon(sim: &Sim, index: usize) -> Value {
+    let pipe = sim.node.dir().join("other");
+    fs::create_dir(&pipe).unwrap();
+    let mut daemon = sim.node.program("nvidia-cuda-mps-control");
+    daemon
+        .arg("-d")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .env("CUDA_MPS_LOG_DIRECTORY", &pipe)
+        .env("CUDA_VISIBLE_DEVICES", gpu(sim, index));
+    Ran::of(&mut daemon).ended(0);
+    sim.status()["unmanaged"][0]["pid"].clone()
+}
+
 #[test]
-fn an_unmanaged_daemon_on_any_of_its_gpus_is_its_problem() {
+fn an_unmanaged_daemon_on_any_of_its_gpus_is_shown_with_it() {
     for index in [0, 1] {
         let sim = joint("share = 2");
-        let pipe = sim.node.dir().join("other");
-        std::fs::create_dir(&pipe).unwrap();
-        let mut daemon = sim.node.program("nvidia-cuda-mps-control");
-        daemon
-            .arg("-d")
-            .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-            .env("CUDA_MPS_LOG_DIRECTORY", &pipe)
-            .env("CUDA_VISIBLE_DEVICES", gpu(&sim, index));
-        Ran::of(&mut daemon).ended(0);
+        unmanaged_daemon(&sim, index);
         let status = sim.status();
         let unmanaged = &status["unmanaged"][0];
-        assert_eq!(
-            unmanaged["devices"],
-            serde_json::json!(["trainers"]),
-            "{status:#}"
-        );
+        assert_eq!(unmanaged["devices"], json!(["trainers"]), "{status:#}");
+        // Before there is a joint device.
+        let sim = Sim::with("h200", 3);
+        let pid = unmanaged_daemon(&sim, index);
+        let ran = sim.up(TRAINERS, &["--yes"]).ended(0);
+        let beside = format!("(only an unmanaged daemon, pid {pid}, serves it)");
+        assert_contains(&ran.stdout, &beside);
     }
 }
 
