@@ -260,6 +260,10 @@ impl LineArgs {
     pub(super) fn render_lines(&self, context: &Context<'_>) -> Result<PrintedLines> {
         let name = self.node_name()?;
         let (node, mut devices) = observe_devices(context)?;
+        if devices.is_empty() && node.served().any(|served| served.record.key.is_joint()) {
+            let error = command_error("no device on a single GPU has a daemon");
+            return Err(error.with_hint("leave out joint in the profile of a Slurm node"));
+        }
         if devices.is_empty() {
             return Err(crate::commands::no_daemon_error(&node));
         }
