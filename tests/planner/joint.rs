@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::model;
-use super::testbed::{Testbed, directories};
+use super::testbed::{self, Testbed, directories};
 
 const MODELS: [&str; 2] = ["h100-80gb-sxm", "h200-141gb-sxm"];
 
@@ -255,4 +255,28 @@ proptest! {
             }
         }
     }
+}
+
+/// A joint device does not become smaller when one of its GPUs is left out.
+#[test]
+fn a_gpu_that_is_left_out_keeps_the_others_from_joining() {
+    let mut testbed = Testbed::new(model::named(MODELS[0]), 4);
+    let joint = |gpus: &str| {
+        testbed::parse(&format!(
+            "[[gpu]]\nselect = {{ index = [{gpus}] }}\nmig = false\nname = \"joint\"\njoint = true\n\
+             [[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = false\n"
+        ))
+    };
+    let recorded = testbed.plan(&joint("2, 3")).unwrap();
+    testbed.carry_out(&recorded);
+    // GPU 3 is left as it is, and so is GPU 2.
+    let without = testbed::parse(
+        "[[gpu]]\nselect = { index = [0, 1, 2] }\nmig = false\nname = \"other\"\njoint = true\n",
+    );
+    let before = contents(&testbed);
+    assert!(testbed.plan(&without).is_err());
+    let mut left_out = LeftOut::default();
+    let plan = plan_of(&testbed, &without, Some(&mut left_out));
+    assert!(plan.is_err(), "{plan:#?}");
+    assert_eq!(contents(&testbed), before);
 }
