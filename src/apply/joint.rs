@@ -33,13 +33,14 @@ impl JointGpus {
 
     /// Returns the GPUs on which daemons ran before, by their UUIDs, with the other GPUs of their joint devices.
     pub(super) fn served_before(&self, runs: &[GpuRun<'_>]) -> Vec<String> {
-        let was_served = |run: &&GpuRun<'_>| {
-            let mut served = runs.iter().filter(|other| other.had_daemons());
-            served.any(|other| other.uuid() == run.uuid() || self.join(other.uuid(), run.uuid()))
-        };
+        let is_one = |gpu: &str, other: &str| gpu == other || self.join(gpu, other);
         runs.iter()
-            .filter(was_served)
-            .map(|run| run.uuid().to_owned())
+            .map(GpuRun::uuid)
+            .filter(|gpu| {
+                runs.iter()
+                    .any(|other| other.had_daemons() && is_one(gpu, other.uuid()))
+            })
+            .map(str::to_owned)
             .collect()
     }
 

@@ -425,8 +425,8 @@ pub fn record_missing(
     let before = file.clone();
     file.missing = missing.to_vec();
     file.stopped.retain(|stopped| {
-        let mut gpus = stopped.record.key.gpus().iter();
-        !gpus.any(|gpu| is_applied_to(gpu))
+        let gpus = stopped.record.key.gpus();
+        !gpus.iter().any(|gpu| is_applied_to(gpu))
     });
     if file == before {
         return Ok(());

@@ -119,11 +119,11 @@ impl Nvml {
         if let [one] = uuids {
             return self.supervise_on(one, GpuHandle::query_processes).ok();
         }
-        let each = (0..).zip(uuids).map(|(nth, uuid)| {
+        let mut each = Vec::new();
+        for (nth, uuid) in (0..).zip(uuids) {
             let read = self.supervise_on(uuid, GpuHandle::query_processes);
-            Some((nth, read.ok()?))
-        });
-        let each: Vec<_> = each.collect::<Option<_>>()?;
+            each.push((nth, read.ok()?));
+        }
         Some(Processes::of_several_gpus(each.into_iter()))
     }
 

@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::action::{
-    Action, CdiChange, EndStray, Place, PlanInstance, Purge, Set, Start, Step, Stop,
-};
+use super::action::{Action, CdiChange, EndStray, PlanInstance, Purge, Set, Start, Step, Stop};
 use super::device::DevicePlan;
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
+use super::mode_change::{ModeChange, mode_change};
 use super::reason::Reason;
 use super::refusal::Refusal;
 use crate::failure::Problem;
@@ -18,7 +17,6 @@ use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, caller, user_name};
 use crate::mps::{ClientPolicy, ControlProgram, StopMethod};
 use crate::node::{DaemonEnding, Device, Gpu, Node, Stray, Variable};
-use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
 use crate::state::RunDir;
 
@@ -80,24 +78,6 @@ pub struct Undisturbed {
     /// The number of its clients.
     #[serde(rename = "client_count")]
     pub clients: usize,
-}
-
-/// A change of the compute mode, in NVML's numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeChange {
-    /// The present mode; `None` if unknown, as in MIG mode.
-    pub from: Option<u32>,
-    /// The new mode.
-    pub to: u32,
-    /// The indices of the GPUs of a joint device; empty for the GPU of the plan.
-    pub joint: Vec<u32>,
-}
-
-impl ModeChange {
-    /// True if the start of a daemon sets it; false if the stop of one restores it.
-    pub fn is_for_a_daemon(&self) -> bool {
-        self.to == EXCLUSIVE_PROCESS
-    }
 }
 
 impl Plan {
@@ -557,33 +537,4 @@ pub(super) fn reason_to_start(beside: &[UnmanagedDaemon]) -> String {
         [pid] => format!("only an unmanaged daemon, pid {pid}, serves it"),
         _ => format!("only unmanaged daemons, pids {}, serve it", pids.join(", ")),
     }
-}
-
-fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Option<ModeChange> {
-    let start = plan
-        .actions()
-        .filter_map(Action::as_start)
-        .find(|start| start.place == Place::Whole);
-    let stopped = plan
-        .actions()
-        .filter_map(Action::as_stop)
-        .filter_map(|stop| node.device_with_uuid(&stop.uuid))
-        .find(|device| device.is_whole());
-    let from = gpu.compute_mode;
-    let (to, joint) = match (start, stopped) {
-        (Some(start), _) if start.settings.compute_mode.is_some() => {
-            (EXCLUSIVE_PROCESS, &start.joint)
-        }
-        // A mode that somebody else has set since then stays.
-        (_, Some(stopped)) if from == Some(EXCLUSIVE_PROCESS) => (
-            node.compute_mode_before(&stopped.uuid, run_dir)?,
-            &stopped.joint_gpus,
-        ),
-        _ => return None,
-    };
-    (from != Some(to)).then(|| ModeChange {
-        from,
-        to,
-        joint: joint.clone(),
-    })
 }

@@ -1,11 +1,12 @@
 //! The GPUs of a joint device change together, or not at all.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mig_mps::internals::apply::{Allowed, OnFailure};
 
 use crate::apply::child;
-use crate::apply::faults::{Change, SPLIT_INTO_PARTS};
+use crate::apply::faults::{Change, REJOIN, SPLIT_INTO_PARTS};
 use crate::apply::testbed::{Layout, Testbed};
 use testkit::assert_contains;
 
@@ -28,21 +29,28 @@ fn keeping_going(change: Change) -> Testbed {
     testbed
 }
 
-/// The things on GPUs 0 and 1, and those on GPU 2.
-fn by_device(things: &BTreeSet<String>) -> [BTreeSet<String>; 2] {
-    let (third, joint) = things
-        .iter()
-        .cloned()
-        .partition(|thing| thing.starts_with("GPU 2 "));
-    [joint, third]
+impl Change {
+    /// True if GPU 2 is of a joint device as well, before or afterwards.
+    fn joins_all(self) -> bool {
+        [self.before, self.after]
+            .iter()
+            .any(|layout| layout.ends_with("joint / joint") && layout.matches('/').count() == 2)
+    }
+
+    /// The things on the GPUs that change together, and those on GPU 2 where it does not.
+    fn by_device(self, testbed: &Testbed) -> [BTreeSet<String>; 2] {
+        let is_apart = |thing: &String| !self.joins_all() && thing.starts_with("GPU 2 ");
+        let (third, joint) = testbed.things().into_iter().partition(is_apart);
+        [joint, third]
+    }
 }
 
 fn leaves_no_half(change: Change, share: usize) {
     let testbed = keeping_going(change);
     testbed.hand.bring_to(change.after).unwrap();
-    let wanted = by_device(&testbed.things());
+    let wanted = change.by_device(&testbed);
     testbed.hand.bring_to(change.before).unwrap();
-    let before = by_device(&testbed.things());
+    let before = change.by_device(&testbed);
     let points = child::points(&testbed, change.after, share, |_| true);
     let (mut alone, mut runs) = (0, 0);
     for (on, nth) in &points {
@@ -53,7 +61,7 @@ fn leaves_no_half(change: Change, share: usize) {
         testbed.sim.node.fault(on).nth(*nth).fails(code).unwrap();
         let result = testbed.hand.run(&node, &plan, Allowed::default());
         testbed.sim.node.node().clear_faults().unwrap();
-        let now = by_device(&testbed.things());
+        let now = change.by_device(&testbed);
         let what = format!("{on} number {nth}: {result:?}");
         for ((now, before), wanted) in now.iter().zip(&before).zip(&wanted) {
             assert!(now == before || now == wanted, "{what}: {now:#?}");
@@ -64,18 +72,17 @@ fn leaves_no_half(change: Change, share: usize) {
             .hand
             .bring_to(change.after)
             .unwrap_or_else(|error| panic!("{what}: then: {error}"));
-        assert_eq!(by_device(&testbed.things()), wanted, "{what}: then");
+        assert_eq!(change.by_device(&testbed), wanted, "{what}: then");
         testbed.is_tidy();
     }
-    assert!(
-        runs * 3 >= points.len() && alone * 2 >= runs,
-        "{alone} of {runs}"
-    );
+    assert!(runs * 3 >= points.len(), "{runs} of {}", points.len());
+    assert!(change.joins_all() || alone * 2 >= runs, "{alone} of {runs}");
 }
 
 in_thirds! {
     joining_with_keep_going_leaves_no_half: leaves_no_half(BESIDE),
     splitting_with_keep_going_leaves_no_half: leaves_no_half(APART),
+    joining_otherwise_with_keep_going_leaves_no_half: leaves_no_half(REJOIN),
 }
 
 /// Applies what a GPU that is held open does not let happen, and says what the error is.
@@ -108,34 +115,72 @@ fn with_keep_going_a_held_gpu_keeps_its_joint_device_away_and_no_other() {
     for gpu in [0, 1] {
         let testbed = keeping_going(BESIDE);
         testbed.hand.bring_to(BESIDE.after).unwrap();
-        let wanted = by_device(&testbed.things());
+        let wanted = BESIDE.by_device(&testbed);
         testbed.hand.bring_to(BESIDE.before).unwrap();
-        let before = by_device(&testbed.things());
+        let before = BESIDE.by_device(&testbed);
         let text = with_held_gpu(&testbed, gpu, BESIDE.after);
-        let [joint, third] = by_device(&testbed.things());
+        let [joint, third] = BESIDE.by_device(&testbed);
         assert_eq!(joint, before[0], "{text}");
         assert_eq!(third, wanted[1], "{text}");
         testbed.hand.bring_to(BESIDE.after).unwrap();
-        assert_eq!(by_device(&testbed.things()), wanted);
+        assert_eq!(BESIDE.by_device(&testbed), wanted);
+    }
+}
+
+/// A daemon that is started without one of its GPUs would serve less than it should.
+#[test]
+fn no_joint_daemon_starts_after_a_failure_on_one_of_its_gpus() {
+    for nth in 1..=2 {
+        let testbed = keeping_going(BESIDE);
+        testbed.hand.bring_to(BESIDE.before).unwrap();
+        let [before, _] = BESIDE.by_device(&testbed);
+        let started = testbed.sim.happened("daemon start");
+        let fault = testbed.sim.node.fault("nvmlGpuInstanceDestroy");
+        fault.nth(nth).fails(999).unwrap();
+        let error = testbed.hand.bring_to(BESIDE.after).unwrap_err();
+        let [now, third] = BESIDE.by_device(&testbed);
+        // The third GPU comes first in some runs: then it is the one that fails.
+        if now == before {
+            let again = before
+                .iter()
+                .filter(|thing| thing.contains("daemon of"))
+                .count();
+            assert_eq!(
+                testbed.sim.happened("daemon start"),
+                started + again + 1,
+                "{error}"
+            );
+            assert!(
+                third.iter().any(|thing| thing.contains("daemon of 2 ")),
+                "{third:?}"
+            );
+        }
     }
 }
 
 /// What serves the joint device must not start while a GPU of it is still in MIG mode.
 #[test]
 fn a_joint_daemon_comes_back_when_all_its_gpus_are_whole_again() {
-    for nth in 1..=3 {
+    // On one GPU the switch back takes its time.
+    for slow in [3, 4] {
         let testbed = SPLIT_INTO_PARTS.testbed();
         testbed.hand.bring_to(SPLIT_INTO_PARTS.before).unwrap();
         let before = testbed.things();
-        let fault = testbed
-            .sim
-            .node
-            .fault("nvmlDeviceCreateGpuInstanceWithPlacement");
-        fault.nth(nth).fails(999).unwrap();
+        let switches = testbed.sim.happened("nvmlDeviceSetMigMode");
+        let fault = |on: &str| testbed.sim.node.fault(on);
+        fault("nvmlDeviceCreateGpuInstanceWithPlacement")
+            .nth(3)
+            .fails(999)
+            .unwrap();
+        fault("nvmlDeviceSetMigMode")
+            .nth(slow)
+            .slow(Duration::from_millis(500))
+            .unwrap();
         let error = testbed.hand.bring_to(SPLIT_INTO_PARTS.after).unwrap_err();
         assert_eq!(testbed.things(), before, "{error}");
         let events = testbed.sim.node.events();
         let last = |what: &str| events.iter().rposition(|event| event.what == what).unwrap();
+        assert_eq!(testbed.sim.happened("nvmlDeviceSetMigMode"), switches + 4);
         assert!(
             last("nvmlDeviceSetMigMode") < last("daemon start"),
             "{error}"

@@ -201,10 +201,11 @@ fn devices_of_daemon(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<Strin
         Variable::Hidden => false,
         Variable::Unset => true,
         Variable::Is(list) => list.split(',').map(str::trim).any(|word| {
-            let mut gpus = device.gpu_indices().iter();
-            let by_index = device.part.is_none() && gpus.any(|gpu| word.parse() == Ok(*gpu));
-            let mut uuids = device.driver_uuids().iter();
-            by_index || word.len() > "MIG-".len() && uuids.any(|uuid| uuid.starts_with(word))
+            let (indices, uuids) = (device.gpu_indices(), device.driver_uuids());
+            let is_index = |word: &str| word.parse().is_ok_and(|index| indices.contains(&index));
+            let begins_uuid = |word: &str| uuids.iter().any(|uuid| uuid.starts_with(word));
+            device.part.is_none() && is_index(word)
+                || word.len() > "MIG-".len() && begins_uuid(word)
         }),
     };
     let is_listed = |device: &Device| {
