@@ -16,8 +16,10 @@ impl JointGpus {
             .filter_map(|stop| run.find_served(&stop.uuid))
             .map(|served| served.record.key.clone());
         let started = plan.gpus.iter().flat_map(|gpu| {
-            let starts = gpu.steps.iter().filter_map(|step| step.action.as_start());
-            starts.map(|start| start.whole_device_key(node, &gpu.uuid))
+            gpu.steps
+                .iter()
+                .filter_map(|step| step.action.as_start())
+                .map(|start| start.whole_device_key(node, &gpu.uuid))
         });
         let keys = stopped.chain(started).filter(DeviceKey::is_joint);
         Self(keys.map(|key| key.joint).collect())

@@ -83,6 +83,17 @@ impl Served {
     }
 }
 
+impl Client {
+    /// Returns its memory on one GPU: a memory limit holds for each. On a joint device, that is the one on which it has most.
+    pub fn memory_on_one_gpu(&self) -> Option<u64> {
+        self.gpus
+            .iter()
+            .map(|gpu| gpu.memory)
+            .max()
+            .unwrap_or(self.memory)
+    }
+}
+
 /// Returns the compute mode of whole GPUs; of several, one that is not exclusive-process if there is one.
 pub(super) fn shared_compute_mode(gpus: &[Gpu], key: &DeviceKey) -> Option<u32> {
     if key.instance.is_some() {

@@ -361,15 +361,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns its memory on one GPU: a memory limit holds for each. On a joint device, that is the one on which it has most.
-    pub fn memory_on_one_gpu(&self) -> Option<u64> {
-        self.gpus
-            .iter()
-            .map(|gpu| gpu.memory)
-            .max()
-            .unwrap_or(self.memory)
-    }
-
     /// Returns its process id for a message.
     pub fn shown_pid(&self) -> String {
         self.pid
