@@ -130,7 +130,7 @@ fn with_keep_going_a_held_gpu_keeps_its_joint_device_away_and_no_other() {
 /// A daemon that is started without one of its GPUs would serve less than it should.
 #[test]
 fn no_joint_daemon_starts_after_a_failure_on_one_of_its_gpus() {
-    for nth in 1..=2 {
+    for nth in 1..=4 {
         let testbed = keeping_going(BESIDE);
         testbed.hand.bring_to(BESIDE.before).unwrap();
         let [before, _] = BESIDE.by_device(&testbed);
