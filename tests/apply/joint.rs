@@ -188,6 +188,28 @@ fn a_joint_daemon_comes_back_when_all_its_gpus_are_whole_again() {
     }
 }
 
+#[test]
+fn a_joint_daemon_does_not_come_back_without_one_of_its_gpus() {
+    let testbed = SPLIT_INTO_PARTS.testbed();
+    testbed.hand.bring_to(SPLIT_INTO_PARTS.before).unwrap();
+    let before = testbed.things();
+    // One GPU is switched, and not switched back.
+    for nth in 2..20 {
+        let fault = testbed.sim.node.fault("nvmlDeviceSetMigMode");
+        fault.nth(nth).fails(999).unwrap();
+    }
+    let error = testbed.hand.bring_to(SPLIT_INTO_PARTS.after).unwrap_err();
+    testbed.sim.node.node().clear_faults().unwrap();
+    let things = testbed.things();
+    assert!(
+        !things.iter().any(|thing| thing.contains("daemon of")),
+        "{things:?}"
+    );
+    assert_contains(&error.to_string(), " is in MIG mode");
+    testbed.hand.bring_to(SPLIT_INTO_PARTS.before).unwrap();
+    assert_eq!(testbed.things(), before);
+}
+
 /// A daemon that does not start is no reason to go back where none ran, but on another GPU of the device there was one.
 #[test]
 fn what_ran_on_any_gpu_of_a_joint_device_comes_back_with_keep_going() {
