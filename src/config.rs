@@ -106,7 +106,7 @@ pub const VARIABLES: [(&str, &str); 11] = [
     ),
     (
         STATE_DIR,
-        "directory of applied profiles [default: /var/lib/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
+        "directory of applied profiles [default: /var/lib/mig-mps for root, $XDG_STATE_HOME/mig-mps/HOSTNAME for others]",
     ),
     (
         LOG,

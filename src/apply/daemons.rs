@@ -222,6 +222,7 @@ fn configure_daemon(
     };
     if let Some(user) = first {
         daemon.start_server(&record.settings, was.as_ref(), user)?;
+        check_server_has_gpus(run, record)?;
     } else {
         daemon.configure(&record.settings, was.as_ref())?;
         if record.settings.server == Server::Eager {
@@ -230,6 +231,29 @@ fn configure_daemon(
     }
     record.finished = true;
     Ok(run.run_dir.write_record(record)?)
+}
+
+/// Checks that the server of a joint device has all its GPUs. CUDA ends the list of a daemon's GPUs at one that it does not see, and
+/// reports no error (measured on driver 580).
+fn check_server_has_gpus(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    let Some(daemon) = record.daemon.filter(|_| record.key.is_joint()) else {
+        return Ok(());
+    };
+    let family = run.context.environment.host.process_family(daemon.pid)?;
+    let servers: Vec<Pid> = family
+        .children(daemon.pid)
+        .filter(|child| MpsProgram::is_mps_process(child))
+        .map(|server| server.pid)
+        .collect();
+    for uuid in record.driver_uuids() {
+        let processes = run.nvml_on(uuid, GpuHandle::query_processes)?;
+        if !servers.iter().any(|server| processes.contains_pid(*server)) {
+            return Err(Cause::Other(format!(
+                "its server does not use {uuid}: CUDA did not see that GPU when the daemon started"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The first user of an eager server.

@@ -3,6 +3,7 @@
 use super::context::Run;
 use super::gpu::GpuRun;
 use crate::plan::Plan;
+use crate::state::DeviceKey;
 
 /// The GPUs of each joint device whose daemon a plan starts or stops, by their UUIDs.
 pub(super) struct JointGpus(Vec<Vec<String>>);
@@ -10,13 +11,15 @@ pub(super) struct JointGpus(Vec<Vec<String>>);
 impl JointGpus {
     pub(super) fn of_plan(plan: &Plan, run: &Run<'_>) -> Self {
         let node = run.context.node;
-        let stopped = plan.stops().filter_map(|stop| run.find_served(&stop.uuid));
-        let stopped = stopped.map(|served| served.record.key.clone());
+        let stopped = plan
+            .stops()
+            .filter_map(|stop| run.find_served(&stop.uuid))
+            .map(|served| served.record.key.clone());
         let started = plan.gpus.iter().flat_map(|gpu| {
             let starts = gpu.steps.iter().filter_map(|step| step.action.as_start());
             starts.map(|start| start.whole_device_key(node, &gpu.uuid))
         });
-        let keys = stopped.chain(started).filter(|key| key.is_joint());
+        let keys = stopped.chain(started).filter(DeviceKey::is_joint);
         Self(keys.map(|key| key.joint).collect())
     }
 

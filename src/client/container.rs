@@ -91,11 +91,11 @@ impl ContainerDevice {
 
     /// Returns the options by which podman gives its GPUs to a container.
     pub fn podman_gpus(&self) -> String {
-        let each = self
-            .gpus
+        self.gpus
             .iter()
-            .map(|gpu| format!("--device nvidia.com/gpu={gpu}"));
-        each.collect::<Vec<String>>().join(" ")
+            .map(|gpu| format!("--device nvidia.com/gpu={gpu}"))
+            .collect::<Vec<String>>()
+            .join(" ")
     }
 
     /// Returns options of `docker run` and `podman run`, on one line; `gpus` are those for the GPUs.

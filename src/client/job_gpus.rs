@@ -41,10 +41,13 @@ pub fn gpus_of_caller(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<usize>, NoGpuOfDevice> {
     let all: Vec<usize> = (0..record.driver_uuids().len()).collect();
-    let named = VARIABLES
+    if !record.key.is_joint() {
+        return Ok(all);
+    }
+    let Some((name, value)) = VARIABLES
         .iter()
-        .find_map(|name| Some((*name, variable(name)?)));
-    let Some((name, value)) = named.filter(|_| record.key.is_joint()) else {
+        .find_map(|name| Some((*name, variable(name)?)))
+    else {
         return Ok(all);
     };
     let is_slurms = name != "CUDA_VISIBLE_DEVICES";

@@ -42,6 +42,7 @@ pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let clients = served.clients.as_slice();
     if served.state == DaemonState::Fault {
         let clients = match clients.len() {
+            _ if record.key.is_joint() => "its clients on the faulty GPU are".to_owned(),
             0 => "its clients are".to_owned(),
             1 => format!("{} is", describe_client(&clients[0])),
             count => format!("its {count} clients are"),
@@ -66,13 +67,11 @@ pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
             clients: describe_client(other) + &more,
         });
     }
-    match served.firm_client_limit() {
-        Some(limit) if clients.len() >= limit as usize => {
-            let clients = clients.len();
-            Err(NoAccess::Full { name, clients })
-        }
-        _ => Ok(()),
+    if served.is_full() {
+        let clients = clients.len();
+        return Err(NoAccess::Full { name, clients });
     }
+    Ok(())
 }
 
 /// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`

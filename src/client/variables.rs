@@ -317,9 +317,10 @@ impl Variables {
 
     /// Returns the number of devices that a program with these variables sees.
     pub(super) fn visible_devices(&self) -> usize {
-        let mut set = self.set.iter();
-        let visible = set.find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
-        visible.map_or(1, |(_, value)| value.to_string_lossy().split(',').count())
+        self.set
+            .iter()
+            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
+            .map_or(1, |(_, value)| value.to_string_lossy().split(',').count())
     }
 
     fn with_pipe_directory(pipe: OsString) -> Self {

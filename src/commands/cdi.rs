@@ -37,8 +37,8 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     note_unknown_driver(context.environment);
     let served = node
         .served()
-        .flat_map(|served| served.record.driver_uuids());
-    let served = served.map(String::as_str);
+        .flat_map(|served| served.record.driver_uuids())
+        .map(String::as_str);
     remark_on_nvidias_file(context.environment, served);
     print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)

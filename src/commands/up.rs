@@ -244,8 +244,10 @@ fn report_change(
     }
     remark_on_boot(args, environment, profile);
     if !args.consent.json {
-        let present = node.existing_devices().flat_map(Device::driver_uuids);
-        let present = present.map(String::as_str);
+        let present = node
+            .existing_devices()
+            .flat_map(Device::driver_uuids)
+            .map(String::as_str);
         remark_on_nvidias_file(environment, present);
         environment.interrupt.allow_exit();
         verified = verify_if_asked(args, environment, node)?;

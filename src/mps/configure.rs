@@ -248,7 +248,7 @@ impl<'a> SettingCommand<'a> {
     ) -> Vec<Self> {
         // One value of several devices may differ from the others.
         let may_differ = |control: &Control| control.is_by_device && devices > 1;
-        let controls = KEYS
+        let by_device: Vec<(&SettingKey, &Control, Option<usize>)> = KEYS
             .iter()
             .filter_map(|key| Some((key, key.control_commands()?)))
             .filter(|(_, control)| server.is_none() || control.is_of_servers)
@@ -256,8 +256,7 @@ impl<'a> SettingCommand<'a> {
                 control.is_universal
                     || is_set(control, new)
                     || old.is_some_and(|old| is_set(control, old) || may_differ(control))
-            });
-        let by_device: Vec<(&SettingKey, &Control, Option<usize>)> = controls
+            })
             .flat_map(|(key, control)| {
                 let numbers = control.device_numbers(devices);
                 numbers.map(move |device| (key, control, device))

@@ -142,18 +142,19 @@ fn gpu_fault_problem(served: &Served) -> Finding {
             "if it does not, `mig-mps restart {name}` starts another"
         ));
     }
+    if served.record.key.is_joint() {
+        // Measured on driver 580. A client with contexts on several GPUs spreads the fault.
+        let seen = "a GPU fault: it takes programs again when its clients on that GPU have ended; those on its other GPUs go on";
+        return Finding::fail("gpu-fault", seen).with_remedy(format!(
+            "`mig-mps logs {name}` tells which device is to be reset, and `mig-mps kill {name} PID --signal` ends a client"
+        ));
+    }
     let pids = served.clients.shown_pids();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {
         format!("mig-mps kill {name} {} --signal", pids.join(" "))
     };
-    if served.record.key.is_joint() {
-        let seen =
-            "a fault of one of its GPUs: it serves again when the clients of that GPU have ended";
-        let remedy = format!("`{remedy}` ends the clients of all its GPUs");
-        return Finding::fail("gpu-fault", seen).with_remedy(remedy);
-    }
     let seen = "a GPU fault: it serves again when all its clients have ended";
     Finding::fail("gpu-fault", seen).with_remedy(format!("`{remedy}` ends them"))
 }

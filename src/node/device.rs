@@ -1,6 +1,6 @@
 //! A device, with everything that is known of it.
 
-use super::{OutsideMps, Served, Stray, Unseen};
+use super::{Gpu, OutsideMps, Served, Stray, Unseen};
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
 use crate::host::{Holder, Pid, join_words};
 use crate::nvml::{Memory, Processes};
@@ -81,6 +81,19 @@ impl Device {
             outside_mps: Vec::new(),
             strangers: Vec::new(),
             strays: Vec::new(),
+        }
+    }
+
+    /// Returns several whole GPUs as one device that exists, of which nothing else is known yet. Its UUID is its name.
+    pub fn from_gpus(gpus: &[&Gpu]) -> Self {
+        let uuids = gpus.iter().map(|gpu| gpu.uuid.clone());
+        let key = DeviceKey::for_joint_device(uuids.collect());
+        let uuid = key.joint_uuid();
+        let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+        let first = indices.first().copied().unwrap_or_default();
+        Self {
+            joint_gpus: indices,
+            ..Self::new(uuid.clone(), key, uuid, first)
         }
     }
 

@@ -13,6 +13,7 @@ mod fault;
 mod findings;
 mod gpu;
 mod health;
+mod joint;
 mod observe;
 mod outside_cause;
 mod served;

@@ -193,6 +193,7 @@ impl Served {
     pub fn client_limit(&self) -> Option<u32> {
         match self.record.settings.max_clients {
             Some(meant) => Some(self.hardware_limit.map_or(meant, |limit| limit.min(meant))),
+            None if self.record.key.is_joint() => None,
             None => self.measured_limit,
         }
     }
@@ -362,8 +363,11 @@ pub struct Client {
 impl Client {
     /// Returns its memory on one GPU: a memory limit holds for each. On a joint device, that is the one on which it has most.
     pub fn memory_on_one_gpu(&self) -> Option<u64> {
-        let most = self.gpus.iter().map(|gpu| gpu.memory).max();
-        most.unwrap_or(self.memory)
+        self.gpus
+            .iter()
+            .map(|gpu| gpu.memory)
+            .max()
+            .unwrap_or(self.memory)
     }
 
     /// Returns its process id for a message.

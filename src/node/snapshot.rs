@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use super::device_selector::{Candidate, device_order, select_candidates};
 use super::device_spelling::strip_affixes;
+use super::joint::shared_compute_mode;
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::failure::Problem;
 use crate::host::{Host, Xid, format_gpus};
 use crate::mps::ControlProgram;
-use crate::nvml::{EXCLUSIVE_PROCESS, NvmlError};
+use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
 use crate::state::{
     DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir, StoppedDevice,
@@ -115,12 +116,6 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
-    /// Returns the GPUs of a device that are seen, in their order.
-    pub fn gpus_with_key(&self, key: &DeviceKey) -> impl Iterator<Item = &Gpu> {
-        let gpus = key.gpus().iter();
-        gpus.filter_map(|uuid| self.gpu_with_uuid(uuid))
-    }
-
     /// Joins the devices of the GPUs with the records that are known.
     pub fn join(&mut self) {
         let mut records: Vec<Served> = std::mem::take(&mut self.devices)
@@ -173,40 +168,6 @@ impl Node {
         self.fill_client_limits();
         self.devices
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
-    }
-
-    /// Puts the joint devices that are recorded, or that `down` has stopped, in the place of their GPUs.
-    fn join_gpus(&self, devices: &mut Vec<Device>, records: &[Served]) {
-        let recorded: Vec<&DeviceKey> = records.iter().map(|served| &served.record.key).collect();
-        let stopped = self.stopped.iter().map(|(_, stopped)| &stopped.record.key);
-        let stopped = stopped.filter(|key| !recorded.iter().any(|other| key.excludes(other)));
-        let mut keys: Vec<&DeviceKey> = recorded.iter().copied().chain(stopped).collect();
-        keys.retain(|key| key.is_joint());
-        keys.sort_unstable();
-        keys.dedup();
-        for key in keys {
-            let whole_gpu = |uuid: &String| {
-                let mut gpus = self.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
-                gpus.find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index)
-            };
-            let gpus: Option<Vec<u32>> = key.joint.iter().map(whole_gpu).collect();
-            // The daemon of a joint device has its other GPUs, too, when one is lost.
-            let is_one_lost = self.gpus_with_key(key).count() < key.joint.len();
-            if gpus.is_some() || is_one_lost && recorded.contains(&key) {
-                devices.retain(|device| {
-                    !(device.is_whole() && key.excludes(&device.key))
-                        || recorded.contains(&&device.key)
-                });
-            }
-            let Some(gpus) = gpus else {
-                continue;
-            };
-            let uuid = key.joint_uuid();
-            devices.push(Device {
-                joint_gpus: gpus.clone(),
-                ..Device::new(uuid.clone(), key.clone(), uuid, gpus[0])
-            });
-        }
     }
 
     /// Gives devices that `down` has stopped the names that they had.
@@ -348,13 +309,6 @@ impl Node {
     /// Returns the device with that key, if it exists.
     pub fn device_with_key(&self, key: &DeviceKey) -> Option<&Device> {
         self.existing_devices().find(|device| device.key == *key)
-    }
-
-    /// Returns the device that has a GPU as a whole, if it exists: the GPU itself, or a joint device.
-    pub fn whole_device_of(&self, gpu: &Gpu) -> Option<&Device> {
-        let joint = |device: &&Device| device.is_whole() && device.key.has_gpu(&gpu.uuid);
-        self.device_with_uuid(&gpu.uuid)
-            .or_else(|| self.existing_devices().find(joint))
     }
 
     /// Returns the device with that present UUID.
@@ -549,18 +503,6 @@ impl Node {
             .iter()
             .any(|one| matches!(one, Unseen::Journal(_)))
     }
-}
-
-/// Returns the compute mode of whole GPUs; of several, one that is not exclusive-process if there is one.
-fn shared_compute_mode(gpus: &[Gpu], key: &DeviceKey) -> Option<u32> {
-    if key.instance.is_some() {
-        return None;
-    }
-    let own = gpus.iter().filter(|gpu| key.has_gpu(&gpu.uuid));
-    let modes: Option<Vec<u32>> = own.map(|gpu| gpu.compute_mode).collect();
-    let modes = modes?;
-    let others = modes.iter().find(|mode| **mode != EXCLUSIVE_PROCESS);
-    others.or(modes.first()).copied()
 }
 
 /// Something that a snapshot could not see, or not all of it.

@@ -392,14 +392,15 @@ impl Start {
 
     /// Identifies its device, on a GPU with this UUID, unless that is a MIG device.
     pub fn whole_device_key(&self, node: &Node, gpu: &str) -> DeviceKey {
-        let joint = node
+        if self.joint.is_empty() {
+            return DeviceKey::for_whole_gpu(gpu);
+        }
+        let gpus = node
             .gpus
             .iter()
-            .filter(|gpu| self.joint.contains(&gpu.index));
-        match joint.map(|gpu| gpu.uuid.clone()).collect::<Vec<_>>() {
-            none if none.is_empty() => DeviceKey::for_whole_gpu(gpu),
-            gpus => DeviceKey::for_joint_device(gpus),
-        }
+            .filter(|gpu| self.joint.contains(&gpu.index))
+            .map(|gpu| gpu.uuid.clone());
+        DeviceKey::for_joint_device(gpus.collect())
     }
 
     /// The users that it serves.

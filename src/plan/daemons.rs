@@ -13,7 +13,7 @@ use super::setting_change::live_changes;
 use super::up::Planner;
 use super::{
     Action, ClientOf, Close, IdlePod, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
-    Step, Stop, UnmanagedDaemon, serve_setting,
+    Step, Stop, serve_setting,
 };
 use crate::failure::Problem;
 use crate::mps::{ClientPolicy, StopMethod};
@@ -97,10 +97,7 @@ impl GpuPlan {
             }
             return;
         }
-        let beside = match device {
-            Some(device) => UnmanagedDaemon::on_device(planner.node, run_dir, device),
-            None => unmanaged_on_gpus(planner, wanted),
-        };
+        let beside = wanted.find_unmanaged(planner);
         let because: Reason = match present {
             None => match lost_on(planner, wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
@@ -226,15 +223,6 @@ impl GpuPlan {
 
 /// The hint for a daemon that has lost its record.
 const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another";
-
-/// Returns the unmanaged daemons on the GPUs that become a joint device; none for another device.
-fn unmanaged_on_gpus(planner: Planner<'_>, wanted: &DevicePlan) -> Vec<UnmanagedDaemon> {
-    let (node, gpus) = (planner.node, &wanted.joint);
-    let is_of_gpus = |device: &&Device| device.gpu_indices().iter().any(|gpu| gpus.contains(gpu));
-    let devices: Vec<&Device> = node.existing_devices().filter(is_of_gpus).collect();
-    let uuid = wanted.uuid.as_deref().unwrap_or_default();
-    UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &devices)
-}
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.

@@ -4,7 +4,7 @@ use super::daemons::{NO_DAEMON, render_serve};
 use super::gpu_steps::served_here;
 use super::setting_change::change_needing_restart;
 use super::up::Planner;
-use super::{Place, Reason};
+use super::{Place, Reason, UnmanagedDaemon};
 use crate::host::{format_gpus, user_name};
 use crate::node::{Device, Served};
 use crate::profile::{NameTemplate, Span};
@@ -70,6 +70,22 @@ impl DevicePlan {
     /// Returns its record, if this run directory has one or a daemon of another one is alive.
     pub(super) fn find_served<'a>(&self, planner: Planner<'a>) -> Option<&'a Served> {
         served_here(self.find_existing(planner)?, planner.run_dir)
+    }
+
+    /// Returns the unmanaged daemons that serve it, or a GPU of a joint device that is not there yet.
+    pub(super) fn find_unmanaged(&self, planner: Planner<'_>) -> Vec<UnmanagedDaemon> {
+        let node = planner.node;
+        let present: Vec<&Device> = match self.find_existing(planner) {
+            Some(device) => vec![device],
+            None => node
+                .gpus
+                .iter()
+                .filter(|gpu| self.joint.contains(&gpu.index))
+                .filter_map(|gpu| node.device_with_uuid(&gpu.uuid))
+                .collect(),
+        };
+        let uuid = self.uuid.as_deref().unwrap_or_default();
+        UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present)
     }
 
     pub(super) fn name_template(&self) -> NameTemplate<'_> {

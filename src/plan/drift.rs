@@ -31,8 +31,10 @@ pub fn differs_from_profile(
     for gpu in &mut node.gpus {
         offer_what_is_in_use(gpu);
         // It is read of devices alone.
-        let mut devices = node.devices.iter();
-        let device = devices.find(|device| device.is_whole() && device.key.has_gpu(&gpu.uuid));
+        let device = node
+            .devices
+            .iter()
+            .find(|device| device.is_whole() && device.key.has_gpu(&gpu.uuid));
         gpu.memory = gpu
             .memory
             .or_else(|| device.and_then(Device::memory_of_each_gpu));

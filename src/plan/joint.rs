@@ -22,29 +22,39 @@ impl<'a> Planner<'a> {
         block: &Block,
         whole: &WholeGpu,
     ) -> Result<Vec<&'a Gpu>, Refusal> {
-        let (mut gpus, others): (Vec<&Gpu>, Vec<&Gpu>) = self
+        let is_first = |gpu: &&Gpu| {
+            let first = self.first_block_for(gpu);
+            first.is_some_and(|first| first.span == block.span)
+        };
+        let (gpus, taken): (Vec<&Gpu>, Vec<&Gpu>) = self
             .node
             .gpus
             .iter()
-            .filter(|gpu| {
-                self.first_block_for(gpu)
-                    .is_some_and(|first| first.span == block.span)
-            })
-            .partition(|gpu| !self.leaves_alone(gpu));
-        if let Some(out) = others.first() {
-            return Err(self.incomplete(
-                whole,
-                &format!("GPU {} is left out", out.index),
-                "see why it is left out",
-            ));
+            .filter(|gpu| block_selects(block, gpu))
+            .partition(is_first);
+        let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
+        if let Some(taken) = taken.first().filter(|_| names_gpus) {
+            let mistake = format!(
+                "GPU {} has an earlier block, and a joint device has all GPUs that its block names",
+                taken.index
+            );
+            let error = self.profile.error_at(block.span, mistake);
+            return Err(error.with_hint("name it in one block").into());
+        }
+        if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
+            let why = format!("GPU {} is left out", out.index);
+            return Err(incomplete_error(whole, &why, "see why it is left out"));
         }
         if let Some((_, why)) = lost_gpus_of(self, block).next() {
-            return Err(self.incomplete(whole, why, &lost_gpu_hint()));
+            return Err(incomplete_error(whole, why, &lost_gpu_hint()));
         }
         if let Some(absent) = describe_absent_gpus(self, block) {
-            return Err(self.incomplete(whole, &absent, "mig-mps list shows the GPUs"));
+            return Err(incomplete_error(
+                whole,
+                &absent,
+                "mig-mps list shows the GPUs",
+            ));
         }
-        gpus.sort_by_key(|gpu| gpu.index);
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
         products.sort_unstable();
@@ -65,14 +75,6 @@ impl<'a> Planner<'a> {
         Err(error
             .with_hint("select other GPUs, or leave out joint")
             .into())
-    }
-
-    fn incomplete(self, whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
-        let name = whole
-            .name
-            .as_ref()
-            .map_or("the joint device", |(name, _)| name);
-        Problem::new(format!("{name} needs all its GPUs: {why}"), hint).into()
     }
 
     /// Refuses different compute modes where the daemon changes them: its end restores one mode.
@@ -126,8 +128,12 @@ impl<'a> Planner<'a> {
         });
         for served in joint {
             let name = &served.record.name;
-            let indices = served.record.joint_gpus.iter().map(Some);
-            let indices = indices.chain(std::iter::repeat(None));
+            let indices = served
+                .record
+                .joint_gpus
+                .iter()
+                .map(Some)
+                .chain(std::iter::repeat(None));
             let mut gpus = served.record.key.joint.iter().zip(indices);
             let why = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
                 None => {
@@ -155,7 +161,18 @@ impl<'a> Planner<'a> {
 
     /// Returns the first block that selects a GPU, which may be left out.
     fn first_block_for(self, gpu: &Gpu) -> Option<&'a Block> {
-        let mut blocks = self.profile.blocks.iter();
-        blocks.find(|block| block_selects(block, gpu))
+        self.profile
+            .blocks
+            .iter()
+            .find(|block| block_selects(block, gpu))
     }
+}
+
+/// The refusal of a joint device that cannot have all its GPUs.
+fn incomplete_error(whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
+    let name = whole
+        .name
+        .as_ref()
+        .map_or("the joint device", |(name, _)| name);
+    Problem::new(format!("{name} needs all its GPUs: {why}"), hint).into()
 }

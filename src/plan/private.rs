@@ -5,37 +5,55 @@ use super::restart::place_on;
 use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
 use crate::failure::Problem;
 use crate::host::caller;
-use crate::node::Node;
+use crate::node::{Device, Node};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
-/// Plans to start the daemon of the device with this UUID.
+/// The name of a private device of several GPUs.
+const PRIVATE_JOINT_NAME: &str = "joint";
+
+/// Plans to start the daemon of the device with this UUID, or of all GPUs with these UUIDs as one device.
 ///
 /// # Errors
-/// The device is gone, or has a daemon that can be seen: programs of two daemons take turns.
-pub fn private_daemon(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusal> {
+/// A device is gone, or has a daemon that can be seen: programs of two daemons take turns.
+pub fn private_daemon(node: &Node, run_dir: &RunDir, uuids: &[String]) -> Result<Plan, Refusal> {
     check_driver_version(node)?;
-    let device = node.device_with_uuid(uuid);
-    let found = device.and_then(|device| {
-        let gpu = node.gpu_with_uuid(&device.key.gpu)?;
-        let place = match device.key.instance {
-            Some(key) => place_on(gpu, key)?,
-            None => Place::Whole,
+    let mut gpus = Vec::new();
+    let mut placed = None;
+    for uuid in uuids {
+        let device = node.device_with_uuid(uuid);
+        let found = device.and_then(|device| {
+            let gpu = node.gpu_with_uuid(&device.key.gpu)?;
+            let place = match device.key.instance {
+                Some(key) => place_on(gpu, key)?,
+                None => Place::Whole,
+            };
+            Some((device, gpu, place))
+        });
+        let Some((device, gpu, place)) = found else {
+            let what = format!("the device {uuid} is gone");
+            return Err(Problem::new(what, "mig-mps list shows the devices").into());
         };
-        Some((device, place))
-    });
-    let Some((device, place)) = found else {
-        let what = format!("the device {uuid} is gone");
-        return Err(Problem::new(what, "mig-mps list shows the devices").into());
-    };
-    if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
-        return Err(existing_daemon_problem(node, &device.name, other).into());
+        if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
+            return Err(existing_daemon_problem(node, &device.name, other).into());
+        }
+        gpus.push(gpu);
+        placed = Some((device.clone(), place));
     }
+    let (device, place) = match placed {
+        Some(only) if gpus.len() == 1 => only,
+        _ => (Device::from_gpus(&gpus), Place::Whole),
+    };
+    let name = if device.key.is_joint() {
+        PRIVATE_JOINT_NAME.to_owned()
+    } else {
+        device.name
+    };
     let start = Action::Start(Start {
-        name: device.name.clone(),
+        name,
         place,
-        joint: device.joint_gpus.clone(),
-        uuid: Some(device.uuid.clone()),
+        joint: device.joint_gpus,
+        uuid: Some(device.uuid),
         settings: Settings {
             serve: Some(Serve::Own),
             ..Settings::default()

@@ -328,6 +328,10 @@ pub enum Update {
 
 /// The control commands `set_default_WORD` and `get_default_WORD`, and `set_WORD` and `get_WORD` for a running server.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a property of the commands"
+)]
 pub struct Control {
     pub word: &'static str,
     /// True if each device of the daemon has a value, and the number of the device precedes it.

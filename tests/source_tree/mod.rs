@@ -1,11 +1,14 @@
-//! Checks the source tree: which module may import which, and how long files may be, what names are like, and how wide the
-//! examples of the manual are.
+//! Checks the source tree: which module may import which, and how long files may be, what names are like, and the
+//! language and the examples of the manual.
 
 mod documents;
 mod map;
 mod names;
+mod prose;
 mod rules;
 mod sources;
+
+use std::collections::BTreeMap;
 
 use testkit::repository;
 
@@ -37,12 +40,28 @@ fn names_are_not_worse_than_they_were() {
 }
 
 #[test]
+fn the_manual_reads_as_others_do() {
+    let texts = sources::text(repository());
+    let shown = manual(&texts).map(|(_, text)| text.as_str());
+    let rates = prose::measure(shown);
+    for rate in &rates {
+        println!("{rate}");
+    }
+    let high = rates.iter().filter(|rate| rate.is_too_high());
+    let high: Vec<String> = high.map(ToString::to_string).collect();
+    assert!(high.is_empty(), "\n  {}\n", high.join("\n  "));
+}
+
+/// The README and the chapters of the manual, by their paths.
+fn manual(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
+    let is_manual = |path: &str| path.starts_with("src/manual/") || path == "README.md";
+    texts.iter().filter(move |(path, _)| is_manual(path))
+}
+
+#[test]
 fn examples_fit_a_terminal() {
     let texts = sources::text(repository());
-    let shown = texts
-        .iter()
-        .filter(|(path, _)| path.starts_with("src/manual/") || *path == "README.md");
-    let lines: String = shown
+    let lines: String = manual(&texts)
         .flat_map(|(path, text)| {
             let wide = documents::wide_lines(text).into_iter();
             wide.map(move |line| format!("  {path}:{line}\n"))

@@ -121,7 +121,7 @@ fn has_word(words: &str, name: &str) -> bool {
     words.split(' ').any(|word| word == name)
 }
 
-fn share(of: f64, part: usize, all: usize) -> f64 {
+pub(super) fn share(of: f64, part: usize, all: usize) -> f64 {
     of * float(part) / float(all.max(1))
 }
 

@@ -6,7 +6,7 @@ use crate::client::CdiFiles;
 use crate::commands::after_change::pending_programs;
 use crate::config::AFTER_CHANGE_DIR;
 use crate::host::{FileResult, ProgramDirectory, format_count, open_file_limits};
-use crate::node::{Finding, NO_DRIVER};
+use crate::node::{Device, Finding, NO_DRIVER};
 use crate::state::{AfterChange, RunDir};
 
 /// The first driver whose servers share memory without `/dev/shm`.
@@ -42,7 +42,8 @@ fn cdi_stale(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let host = &examined.environment.host;
     let uuids = examined
         .present_devices()
-        .map(|device| device.uuid.as_str());
+        .flat_map(Device::driver_uuids)
+        .map(String::as_str);
     let Some(stale) = CdiFiles::load(host).find_stale(uuids) else {
         return Vec::new();
     };

@@ -45,6 +45,21 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
     ),
     (
         &[
+            "joint",
+            "several gpus",
+            "multi gpu",
+            "multiple gpus",
+            "tensor parallel",
+            "ddp",
+            "nvlink",
+        ],
+        &[
+            at("help running", "Programs on several GPUs"),
+            at("help profile", "Joint devices"),
+        ],
+    ),
+    (
+        &[
             "email",
             "teach",
             "semester",

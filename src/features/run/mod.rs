@@ -29,7 +29,7 @@ use crate::host::{
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
-use crate::shared::private::{PrivateDevice, parent_directories, visible_devices};
+use crate::shared::private::{PrivateDevice, joint_device, parent_directories, visible_devices};
 use crate::shared::program::{client_command, start_error};
 use crate::shared::{
     LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
@@ -47,8 +47,9 @@ use obstacle::{RunObstacle, wait_until};
 /// a wrong environment it runs them outside MPS and says nothing. Then mig-mps becomes the program, so that
 /// signals and the exit status are the program's own.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[command(
-    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [-n N] -- <PROGRAM>...",
+    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [--joint] [-n N] -- <PROGRAM>...",
     group(ArgGroup::new("ranked").multiple(true))
 )]
 pub struct RunArgs {
@@ -80,6 +81,11 @@ pub struct RunArgs {
         conflicts_with_all = ["device", "any", "profile", "min_memory", "product", "wait", "no_check"]
     )]
     private: bool,
+    /// Start one daemon over all GPUs that the caller's environment names, for a program that uses several
+    ///
+    /// Every program, and each rank, sees all of them. For whole GPUs of one product.
+    #[arg(long, requires = "private", conflicts_with_all = ["by_rank", "map"])]
+    joint: bool,
     /// Bind the program to the CPUs that are local to the device's GPU
     #[arg(long, conflicts_with = "copies")]
     bind: Option<Bind>,
@@ -133,7 +139,9 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     }
     let (served, variables) = args.choose_device(environment)?;
     args.note_container(&served, None);
-    note_visible(&served.record.name);
+    if !served.record.key.is_joint() {
+        note_visible(&served.record.name);
+    }
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
@@ -221,7 +229,11 @@ impl RunArgs {
         let copies = self.requested_copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::environment_variable)?;
-        if let Some(count) = copies {
+        let joint;
+        if self.joint {
+            joint = joint_device(&node, &devices)?;
+            devices = vec![&joint];
+        } else if let Some(count) = copies {
             devices.truncate(count);
         } else {
             let position = match LocalRank::from_environment(host::environment_variable) {

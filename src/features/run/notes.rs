@@ -21,12 +21,12 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
     });
 }
 
-/// Says that a program of so many ranks gets fewer devices than it may use: an MPS client has one.
+/// Says that a program of so many ranks gets fewer devices than it may use.
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     match ranks {
         1 if count > 1 => note(&format!(
-            "The program gets one of {count} devices, {first}. For a program on each, use -n {count}, or let a launcher start mig-mps: \
-             mpirun -n {count} mig-mps run …"
+            "The program gets one of {count} devices, {first}. For a program on all GPUs, use --joint; for one on each, use \
+             -n {count}, or let a launcher start mig-mps: mpirun -n {count} mig-mps run …"
         )),
         2.. if count > ranks => note(&format!(
             "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."
@@ -45,7 +45,8 @@ pub(super) fn note_visible(name: &str) {
     };
     if count > 1 && is_single {
         note(&format!(
-            "The program gets one of the {count} devices in CUDA_VISIBLE_DEVICES, {name}, because an MPS client has one device."
+            "The program gets one of the {count} devices in CUDA_VISIBLE_DEVICES, {name}. Only a joint device gives it several: \
+             mig-mps help joint"
         ));
     }
 }

@@ -31,17 +31,9 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
             ));
         }
         for device in node.devices_of(gpu) {
-            let served = device.served.as_ref();
+            // Slurm counts what is on one GPU.
+            let served = device.served.as_ref().filter(|_| !device.key.is_joint());
             if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
-                if device.key.is_joint() {
-                    let name = &device.name;
-                    let error = command_error(format_args!(
-                        "{name} is a joint device, and gres.conf counts devices on one GPU"
-                    ));
-                    return Err(error.with_hint(
-                        "leave out joint in the profile of nodes that Slurm shares out",
-                    ));
-                }
                 devices.push(GresDevice {
                     name: device.name.clone(),
                     kind: match &device.part {
@@ -227,6 +219,12 @@ fn observe_devices(context: &Context<'_>) -> Result<(Node, Vec<GresDevice>)> {
     if node.unseen_daemons().is_some() {
         return Err(crate::commands::no_daemon_error(&node));
     }
+    for served in node.served().filter(|served| served.record.key.is_joint()) {
+        let name = &served.record.name;
+        note(&format!(
+            "{name} is left out: it is a joint device, and gres.conf lists devices on one GPU."
+        ));
+    }
     Ok((node, devices))
 }
 
@@ -262,6 +260,10 @@ impl LineArgs {
     pub(super) fn render_lines(&self, context: &Context<'_>) -> Result<PrintedLines> {
         let name = self.node_name()?;
         let (node, mut devices) = observe_devices(context)?;
+        if devices.is_empty() && node.served().any(|served| served.record.key.is_joint()) {
+            let error = command_error("no device on a single GPU has a daemon");
+            return Err(error.with_hint("leave out joint in the profile of a Slurm node"));
+        }
         if devices.is_empty() {
             return Err(crate::commands::no_daemon_error(&node));
         }

@@ -202,6 +202,12 @@ impl<'a> Probe<'a> {
             // A process may be on both lists, and have its memory on one alone.
             Some(usage.pid) == pid && usage.memory.is_some()
         });
+        // NVML lists a client of a joint device under each GPU, and among those that compute where it has a context.
+        let computes = self
+            .processes
+            .iter()
+            .flat_map(|processes| &processes.compute)
+            .find(|usage| Some(usage.pid) == pid);
         Client {
             pid,
             started: process.as_ref().map(|process| process.started),
@@ -213,7 +219,7 @@ impl<'a> Probe<'a> {
                 .filter(|_| self.context.reads_workloads)
                 .and_then(Process::find_workload),
             memory: usage.and_then(|usage| usage.memory),
-            gpus: usage.map_or_else(Vec::new, |usage| usage.gpus.clone()),
+            gpus: computes.map_or_else(Vec::new, |usage| usage.gpus.clone()),
             age: process.as_ref().and_then(Process::age),
         }
     }

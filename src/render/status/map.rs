@@ -77,8 +77,11 @@ fn draw_group(node: &Node, group: &[&[&Device]], width: usize) -> String {
     let Some(gpu) = node.gpu_with_uuid(&of_gpu[0].key.gpu) else {
         return render_list(node, of_gpu, width);
     };
-    let indices = group.iter().flat_map(|gpu| gpu[0].gpu_indices());
-    let indices: Vec<u32> = indices.copied().collect();
+    let indices: Vec<u32> = group
+        .iter()
+        .flat_map(|gpu| gpu[0].gpu_indices())
+        .copied()
+        .collect();
     let title = format!("{}  {}", format_gpus(&indices), gpu.product);
     let mut out = style(title).bold().to_string();
     if group.len() > 1 {

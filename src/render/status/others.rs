@@ -22,37 +22,7 @@ fn format_workload(of: Option<&Workload>) -> String {
 
 /// Returns the table of clients and waiting programs, with notes where there are any.
 pub(super) fn client_table(devices: &[&Device]) -> Table {
-    let has_notes = devices
-        .iter()
-        .filter_map(|device| device.served.as_ref())
-        .any(|served| {
-            served
-                .clients
-                .as_slice()
-                .iter()
-                .any(|client| !note(served, client).is_empty())
-        });
-    let mut columns = vec![
-        Column::left_aligned("CLIENT OF", 0),
-        Column::right_aligned("PID", 0),
-        Column::left_aligned("USER", 0),
-        Column::right_aligned("MEMORY GIB", 1),
-        Column::right_aligned("RUNNING", 2).changing_with_time(),
-        WORKLOAD,
-        Column::left_aligned("COMMAND", 0).with_least_width(20),
-    ];
-    if has_notes {
-        columns.insert(NOTE_POSITION, Column::left_aligned("NOTE", 0));
-    }
-    let has_gpus = devices.iter().any(|device| device.key.is_joint());
-    if has_gpus {
-        columns.insert(GPUS_POSITION, Column::right_aligned("GPU", 3));
-    }
-    let mut table = ClientTable {
-        has_notes,
-        has_gpus,
-        table: Table::new(columns),
-    };
+    let mut table = ClientTable::new(devices);
     for device in devices {
         let Some(served) = &device.served else {
             continue;
@@ -103,6 +73,40 @@ const GPUS_POSITION: usize = 1;
 const NOTE_POSITION: usize = 5;
 
 impl ClientTable {
+    fn new(devices: &[&Device]) -> Self {
+        let has_notes = devices
+            .iter()
+            .filter_map(|device| device.served.as_ref())
+            .any(|served| {
+                served
+                    .clients
+                    .as_slice()
+                    .iter()
+                    .any(|client| !note(served, client).is_empty())
+            });
+        let mut columns = vec![
+            Column::left_aligned("CLIENT OF", 0),
+            Column::right_aligned("PID", 0),
+            Column::left_aligned("USER", 0),
+            Column::right_aligned("MEMORY GIB", 1),
+            Column::right_aligned("RUNNING", 2).changing_with_time(),
+            WORKLOAD,
+            Column::left_aligned("COMMAND", 0).with_least_width(20),
+        ];
+        if has_notes {
+            columns.insert(NOTE_POSITION, Column::left_aligned("NOTE", 0));
+        }
+        let has_gpus = devices.iter().any(|device| device.key.is_joint());
+        if has_gpus {
+            columns.insert(GPUS_POSITION, Column::right_aligned("GPU", 3));
+        }
+        Self {
+            has_notes,
+            has_gpus,
+            table: Table::new(columns),
+        }
+    }
+
     fn add_row(&mut self, mut cells: Vec<String>, note: String, gpus: String) {
         if self.has_notes {
             cells.insert(NOTE_POSITION, note);

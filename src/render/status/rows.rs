@@ -106,8 +106,11 @@ impl<'a> DeviceRow<'a> {
 
     /// Formats the indices of the GPUs: `3`, `0-7`.
     pub fn gpus(&self) -> String {
-        let gpus = self.devices().flat_map(Device::gpu_indices);
-        let indices: BTreeSet<u32> = gpus.copied().collect();
+        let indices: BTreeSet<u32> = self
+            .devices()
+            .flat_map(Device::gpu_indices)
+            .copied()
+            .collect();
         let indices: Vec<u32> = indices.into_iter().collect();
         format_ranges(&indices)
     }

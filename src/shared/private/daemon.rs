@@ -19,7 +19,7 @@ use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
 use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
 use crate::plan::{self, Destroy, DownRequest, Plan};
 use crate::render::{ProgressForm, start_progress};
-use crate::state::RunDir;
+use crate::state::{DeviceKey, RunDir};
 
 /// The file with the boot in which a private directory was made. A run directory to which a user has given such a name
 /// has none.
@@ -39,8 +39,8 @@ pub(super) struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// Makes the directory and starts the daemon. First ends what killed processes have left.
-    pub(super) fn with_daemon(caller: &Environment, device: &str) -> Result<Self> {
+    /// Makes the directory and starts the daemon of a device, or of a joint one with these GPUs. First ends what killed processes have left.
+    pub(super) fn with_daemon(caller: &Environment, gpus: &[String]) -> Result<Self> {
         raise_open_files()?;
         raise_memory();
         // The limits of a job hold for its daemon too.
@@ -49,7 +49,11 @@ impl PrivateDirectory {
             end_leftovers_in(caller, &place);
         }
         let boot_id = caller.host.boot_id()?;
-        let directory = create_directory(device)?;
+        let device = match gpus {
+            [device] => device.clone(),
+            several => DeviceKey::for_joint_device(several.to_vec()).joint_uuid(),
+        };
+        let directory = create_directory(&device)?;
         let lock = File::open(directory.path())?;
         lock.lock_shared()?;
         fs::write(directory.path().join(BOOT_FILE), boot_id)?;
@@ -57,10 +61,10 @@ impl PrivateDirectory {
         let private = Self {
             directory,
             environment,
-            device: device.to_owned(),
+            device,
             _lock: lock,
         };
-        match start_daemon(&private.environment, device) {
+        match start_daemon(&private.environment, gpus) {
             Ok(()) => Ok(private),
             Err(mut error) => {
                 // Its logs are removed with it.
@@ -136,12 +140,12 @@ fn create_directory(device: &str) -> Result<TempDir> {
         .with_hint("set TMPDIR to a directory of this machine with a short path"))
 }
 
-/// Starts the device's daemon, with a server.
-fn start_daemon(environment: &Environment, device: &str) -> Result<()> {
+/// Starts the daemon of a device, or of a joint one with these GPUs, with a server.
+fn start_daemon(environment: &Environment, gpus: &[String]) -> Result<()> {
     let directories = environment.directories()?;
     let _lock = lock_node(environment, &directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::CLIENTS)?;
-    let plan = plan::private_daemon(&node, &RunDir::at(&directories.run), device)?;
+    let plan = plan::private_daemon(&node, &RunDir::at(&directories.run), gpus)?;
     apply_plan(environment, &node, &plan, OnFailure::RollBack)
 }
 

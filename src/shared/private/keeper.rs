@@ -26,9 +26,9 @@ use crate::render::json::{Message, to_json_line};
 /// The arguments of the helper.
 #[derive(Args, Debug)]
 pub struct KeepArgs {
-    /// The UUID of the device
-    #[arg(long)]
-    pub device: String,
+    /// The UUID of the device, or those of all GPUs of a joint device
+    #[arg(long, value_delimiter = ',')]
+    pub device: Vec<String>,
     /// The name of the socket by which programs find this process
     #[arg(long)]
     pub socket: String,
@@ -59,7 +59,8 @@ impl KeepArgs {
         if self.apart {
             let mut keeper = Command::new(std::env::args_os().next().unwrap_or_default());
             keeper.envs(std::env::vars_os());
-            keeper.args([KEEP, "--device", &self.device, "--socket", &self.socket]);
+            let device = self.device.join(",");
+            keeper.args([KEEP, "--device", &device, "--socket", &self.socket]);
             keeper.args(["--first", &self.first.to_string()]);
             return spawn_detached(&keeper).context("cannot start the keeper");
         }

@@ -2,6 +2,7 @@
 //! share it: the first one starts the process that keeps the daemon, and the others find it by the name of a socket.
 
 mod daemon;
+mod joint;
 mod keeper;
 mod visible;
 
@@ -26,6 +27,7 @@ use crate::node::{Device, Node, Served, observe_records};
 use crate::render::note;
 
 pub use daemon::parent_directories;
+pub use joint::joint_device;
 pub use keeper::KeepArgs;
 pub use visible::visible_devices;
 
@@ -312,7 +314,7 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
     keeper.args([
         KEEP,
         "--device",
-        &device.uuid,
+        &device.driver_uuids().join(","),
         "--socket",
         socket,
         "--first",

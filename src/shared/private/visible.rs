@@ -143,7 +143,8 @@ fn devices_by_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
     let begin_so: Vec<&Device> = node
         .existing_devices()
         .filter(|device| {
-            is_uuid && (device.uuid.starts_with(word) || device.key.gpu.starts_with(word))
+            let mut gpus = device.key.gpus().iter();
+            is_uuid && (device.uuid.starts_with(word) || gpus.any(|gpu| gpu.starts_with(word)))
         })
         .collect();
     let mut gpus: Vec<&str> = begin_so

@@ -154,7 +154,7 @@ fn the_commands_of_the_mail_are_for_its_readers() {
         node.lab.home("alice").join("python"),
         "#!/bin/sh\nexec cuda-app run 0\n",
     );
-    let mail = block_after("A mail to the users of a device.");
+    let mail = block_after("Send a mail such as the following to the users of a device.");
     let commands = mail
         .lines()
         .filter_map(|line| line.find("mig-mps ").map(|at| &line[at..]));

@@ -1,7 +1,7 @@
 //! Changes of joint devices that are in use, and what they look like afterwards.
 
 use serde_json::Value;
-use testkit::{App, Sim, assert_contains, in_state, kill};
+use testkit::{App, Ran, Sim, assert_contains, in_state, kill};
 
 use super::{TRAINERS, client_on, gpu, joint, trainers};
 
@@ -175,4 +175,19 @@ fn it_keeps_its_identity_under_another_name() {
     assert_ne!(sim.uuid("pair"), uuid);
     assert_eq!(sim.device("pair")["joint_gpus"][0]["uuid"], gpu(&sim, 1));
     sim.up_does_nothing(&moved);
+}
+
+/// CUDA ends the list of a daemon's GPUs at one that it does not see, and says nothing.
+#[test]
+fn a_daemon_that_lacks_a_gpu_does_not_serve() {
+    let sim = Sim::with("h200", 2);
+    let profile = sim.profile(TRAINERS);
+    let control = sim.control_script(
+        "[ \"$1\" = -d ] && export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%,*}\nexec $real \"$@\"",
+    );
+    let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(1);
+    let missing = format!("its server does not use {}", gpu(&sim, 1));
+    assert_contains(&ran.stderr, &missing);
+    assert_eq!(sim.status()["devices"].as_array().unwrap().len(), 2);
 }

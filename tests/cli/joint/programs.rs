@@ -170,7 +170,7 @@ fn a_fault_ends_the_clients_of_its_gpu_only() {
     let what = status["problems"][0]["what"].as_str().unwrap();
     assert_contains(
         what,
-        "a fault of one of its GPUs: it serves again when the clients of that GPU have ended",
+        "a GPU fault: it takes programs again when its clients on that GPU have ended; those on its other GPUs go on",
     );
     assert_contains(&same.finish().output, "err 700");
     drop(faulty);

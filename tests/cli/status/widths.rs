@@ -65,12 +65,16 @@ fn a_chapter_is_text_and_not_markdown() {
     assert_snapshot!(shown, @r#"
     Checking profiles
 
-    mig-mps check shows whether profiles fit, and what becomes of each GPU. It plans
-    as up does, on GPUs with nothing on them; it changes nothing and needs no root.
+    Use mig-mps check to test whether profiles fit your GPUs or other GPUs before
+    you apply them. The command also shows how each GPU would be partitioned. It
+    plans as up does, but for empty GPUs, leaves the node unchanged, and does not
+    require root.
 
-    On a node with GPUs it judges these, and whether the users and groups of the
-    profile exist. plan shows what would change there. With --gpu it judges an
-    imaginary node of the catalog's models, for which it needs no driver:
+    On a node with GPUs, check tests the profile on these GPUs and verifies that the
+    users and groups in the profile exist. To see how the node itself would change,
+    use mig-mps plan. With --gpu, check tests the profile on a hypothetical node
+    with GPU models from the catalog. You can then run check on a machine without a
+    driver:
 
     $ mig-mps check balanced --gpu a100-80gb
     GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
@@ -82,40 +86,46 @@ fn a_chapter_is_text_and_not_markdown() {
       3g.40gb  4-7   42  39.2  one-at-a-time  eager      100%      -        -  0.4
     It fits: 4 devices on 1 GPU.
 
-    LIMIT is pinned-memory-limit, CLIENTS is max-clients, or the number of clients
-    that the device takes if that is smaller; ? is what only a driver knows.
+    LIMIT is pinned-memory-limit. CLIENTS is max-clients, or the number of clients
+    that the device accepts if that number is smaller. A ? stands for a value that
+    only a driver can report.
 
-    With --models, and where there is no GPU, it judges each block on every model
-    that its selector can match, or on those that the profile names with models.
-    check --models alone lists the models, how certain each entry is, and the models
-    of which too little is known.
+    With --models, or on a machine without a GPU, check tests each block on every
+    model that its selector can match. If the profile lists models in models, the
+    command tests each block on these models instead. Without a profile,
+    check --models lists the models, the certainty of each entry, and the models
+    about which too little is known.
 
     Remarks
 
-    A remark does not change the exit status. There is one where a layout leaves a
-    part of its GPU unused and another has an instance at least as large for each of
-    its own. It names the nearest one that uses the most:
+    A remark does not change the exit status. For example, check prints a remark if
+    a layout leaves part of its GPU unused, although another layout has an instance
+    of at least the same size for each of its instances. The remark suggests the
+    closest layout that uses the most of the GPU:
 
       $ mig-mps check quarters.toml --gpu a100-80gb:4 | tail -n 1
       It fits: 16 devices on 4 GPUs.
       GPUs 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all
 
-    Where nobody has published a model's SMs, compute slices are compared, and where
-    all of these are in use, memory slices, of which a 1g may have two. Equal
-    devices that have all compute slices get no remark. plan, up and init say the
-    same of instances that they make. A memory limit above the memory of its device
-    gets a remark, too.
+    If the number of SMs of a model is unpublished, check compares compute slices
+    instead. If all compute slices are in use, check compares memory slices, because
+    a 1g instance can have two memory slices. This remark is omitted for equal
+    devices that use all compute slices. The commands plan, up and init print the
+    same remarks on the instances that they create. Another remark reports a memory
+    limit that is larger than the memory of its device.
 
-    A block that selects no GPU is named: it may be for other nodes. One that
-    partitions GPUs whose product neither this node nor the catalog has is an error,
-    since a block with all = true would hide a typing error.
+    If a block selects no GPU, check reports the block, but the block may be
+    intended for other nodes. If a block partitions GPUs of a product that neither
+    this node nor the catalog has, check reports an error, because a block with
+    all = true would otherwise hide a typing error.
 
     In a repository of profiles
 
-    check takes several profiles, and its exit status is the highest of theirs: 2
-    for a mistake, 5 for what does not fit (mig-mps help exit-status). This script
-    is a test of a repository that has a directory for each kind of node, named for
-    its GPUs, such as a100-80gb:4 or h200:8:
+    If you pass several profiles to check, the exit status is the highest of their
+    exit statuses: 2 for a mistake, or 5 for a profile that does not fit
+    (mig-mps help exit-status). The following script tests a repository with a
+    directory for each kind of node. Each directory has the name of the node's GPUs,
+    such as a100-80gb:4 or h200:8:
 
       #!/bin/sh
       # Judges the profiles in each directory on a node of the GPUs in its name.
@@ -125,8 +135,9 @@ fn a_chapter_is_text_and_not_markdown() {
       done
       exit $status
 
-    It needs the program alone. Profiles that say with models what they are for need
-    no directories: mig-mps check --models *.toml.
+    The script requires only the mig-mps program. If your profiles list their models
+    with models, you can test them without such directories:
+    mig-mps check --models *.toml.
     "#);
 }
 

@@ -310,10 +310,10 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
             .stderr
     };
     let visible = ("CUDA_VISIBLE_DEVICES", "0,1,2,3");
-    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 2,";
+    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 2.";
     assert_contains(&run(&["2"], &[visible]), note);
     let single = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
-    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 0,";
+    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 0.";
     assert_contains(&run(&["--by-rank"], &single), note);
     let four = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "4")];
     assert_eq!(run(&["--by-rank"], &four), "");
