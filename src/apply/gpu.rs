@@ -258,13 +258,18 @@ impl<'a> GpuRun<'a> {
         self
     }
 
-    /// Starts the daemons of joint devices again that have stopped. Returns the outcome of the whole rollback.
-    pub(super) fn start_joint_daemons_again(mut self) -> RolledBack {
+    /// Starts the daemons of joint devices again that have stopped, unless a GPU of the device is still in MIG mode: `in_mig_mode`
+    /// has the UUIDs of those. Returns the outcome of the whole rollback.
+    pub(super) fn start_joint_daemons_again(mut self, in_mig_mode: &[String]) -> RolledBack {
         for step in self.find_steps_back().into_iter().filter(is_joint_start) {
-            if let StepBack::Start(record) = &step {
-                let result = start_again(&self.gpu, record);
-                self.add_step_result(&step, result);
-            }
+            let StepBack::Start(record) = &step else {
+                continue;
+            };
+            let result = match in_mig_mode.iter().find(|gpu| record.key.has_gpu(gpu)) {
+                Some(gpu) => Err(Cause::Other(format!("{gpu} is in MIG mode"))),
+                None => start_again(&self.gpu, record),
+            };
+            self.add_step_result(&step, result);
         }
         self.rolled_back
     }

@@ -230,7 +230,12 @@ fn roll_back(mut runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Thread
     // Idle daemons stop one after another, on all GPUs.
     runs.iter_mut().for_each(GpuRun::stop_started_daemons);
     let runs = threads.map_in_parallel(runs, |gpu_run| gpu_run.roll_back(threads));
-    for undone in runs.into_iter().map(GpuRun::start_joint_daemons_again) {
-        error.add_rollback(undone);
+    let in_mig_mode: Vec<String> = runs
+        .iter()
+        .filter(|gpu_run| gpu_run.gpu.mig)
+        .map(|gpu_run| gpu_run.uuid().to_owned())
+        .collect();
+    for gpu_run in runs {
+        error.add_rollback(gpu_run.start_joint_daemons_again(&in_mig_mode));
     }
 }

@@ -130,7 +130,7 @@ fn with_keep_going_a_held_gpu_keeps_its_joint_device_away_and_no_other() {
 /// A daemon that is started without one of its GPUs would serve less than it should.
 #[test]
 fn no_joint_daemon_starts_after_a_failure_on_one_of_its_gpus() {
-    for nth in 1..=2 {
+    for nth in 1..=4 {
         let testbed = keeping_going(BESIDE);
         testbed.hand.bring_to(BESIDE.before).unwrap();
         let [before, _] = BESIDE.by_device(&testbed);
@@ -186,6 +186,28 @@ fn a_joint_daemon_comes_back_when_all_its_gpus_are_whole_again() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_joint_daemon_does_not_come_back_without_one_of_its_gpus() {
+    let testbed = SPLIT_INTO_PARTS.testbed();
+    testbed.hand.bring_to(SPLIT_INTO_PARTS.before).unwrap();
+    let before = testbed.things();
+    // One GPU is switched, and not switched back.
+    for nth in 2..20 {
+        let fault = testbed.sim.node.fault("nvmlDeviceSetMigMode");
+        fault.nth(nth).fails(999).unwrap();
+    }
+    let error = testbed.hand.bring_to(SPLIT_INTO_PARTS.after).unwrap_err();
+    testbed.sim.node.node().clear_faults().unwrap();
+    let things = testbed.things();
+    assert!(
+        !things.iter().any(|thing| thing.contains("daemon of")),
+        "{things:?}"
+    );
+    assert_contains(&error.to_string(), " is in MIG mode");
+    testbed.hand.bring_to(SPLIT_INTO_PARTS.before).unwrap();
+    assert_eq!(testbed.things(), before);
 }
 
 /// A daemon that does not start is no reason to go back where none ran, but on another GPU of the device there was one.
