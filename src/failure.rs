@@ -33,26 +33,29 @@ impl ExitStatus {
     pub const MEANINGS: [(Self, &'static str); 11] = [
         (Self::Done, "done"),
         (Self::Failed, "failed"),
-        (Self::Usage, "wrong usage or bad profile"),
+        (Self::Usage, "usage error or invalid profile"),
         (
             Self::Drift,
-            "not (yet) as the profile says: a reset or reboot is due, or a check finds something (plan and status with --exit-code, heal, doctor, slurm gres --check, slurm health)",
+            "the node does not match the profile, a reset or a reboot is pending, or a check found a problem (plan and status with --exit-code, heal, doctor, slurm gres --check, slurm health)",
         ),
         (
             Self::Refused,
-            "refused because something runs, or another change is under way; verify: a device that serves others was not checked",
+            "refused because a program runs, or another change is in progress; verify: a device that serves others was not checked; selftest: a GPU was refused",
         ),
         (
             Self::Infeasible,
-            "the profile asks for more than fits on a GPU",
+            "the profile, or the programs of advise, need more than the GPUs offer",
         ),
-        (Self::WaitOver, "run: the time of --wait is over"),
+        (Self::WaitOver, "run: the time limit of --wait expired"),
         (
             Self::NotRun,
-            "run: the program was not started; else the exit status is its own",
+            "run: the program was not started; otherwise, the exit status is that of the program",
         ),
-        (Self::NotExecutable, "run: the program cannot be executed"),
-        (Self::NotFound, "run: there is no such program"),
+        (
+            Self::NotExecutable,
+            "run, compare: the program cannot be executed",
+        ),
+        (Self::NotFound, "run, compare: the program was not found"),
         (Self::Interrupted, "interrupted (Ctrl-C, SIGTERM, SIGHUP)"),
     ];
 }

@@ -44,7 +44,7 @@ pub struct Kill {
     pub victims: Vec<Victim>,
     /// The number of its other clients, which continue.
     pub others: usize,
-    /// True after a fatal GPU fault of its server: nobody computes there until all clients have left.
+    /// True after a fatal GPU fault of its server: it accepts no client until the affected ones have left.
     pub has_fault: bool,
     /// The signal for their processes.
     pub signal: Option<Signal>,
@@ -81,7 +81,7 @@ impl Kill {
         }
         if self.signal.is_none() {
             let what = format!(
-                "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
+                "{} had a GPU fault: the affected clients' work has ended, and it serves again when their processes have",
                 self.name
             );
             return Err(Problem::new(what, "end them with --signal"));

@@ -257,7 +257,7 @@ pub(super) fn render_kill(kill: &Kill) -> String {
     let _ = match kill.others {
         _ if kill.has_fault => writeln!(
             out,
-            "{} had a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
+            "{} had a GPU fault: the affected clients' work has ended, and it serves again when all their processes have.",
             kill.name
         ),
         0 => Ok(()),

@@ -316,7 +316,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     // A server in a fault answers no terminate_client before its clients have gone.
     let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
     assert_snapshot!(refused, @"
-    error: 0.2 had a GPU fault: its clients' work has ended, and it serves again when their processes have
+    error: 0.2 had a GPU fault: the affected clients' work has ended, and it serves again when their processes have
     hint: end them with --signal
     ");
     let ran = sim
@@ -327,7 +327,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     This sends SIGKILL to 2 processes:
       0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
-    0.2 had a GPU fault: its clients' work has ended, and it serves again when all their processes have.
+    0.2 had a GPU fault: the affected clients' work has ended, and it serves again when all their processes have.
     0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
     0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
     ");
