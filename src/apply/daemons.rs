@@ -22,7 +22,7 @@ pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceR
         uuid: gpu.plan.uuid.clone(),
         key: start.whole_device_key(gpu.run.context.node, &gpu.plan.uuid),
         gpu: gpu.plan.index,
-        joint_gpus: start.joint.clone(),
+        joint_gpus: Vec::new(),
         profile: None,
         settings: start.settings.clone(),
         served_id: start.served_id,
@@ -41,6 +41,8 @@ pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceR
     };
     if record.key.is_joint() {
         record.uuid = record.key.joint_uuid();
+        let gpus = gpu.run.context.node.gpus_with_key(&record.key);
+        record.joint_gpus = gpus.map(|gpu| gpu.index).collect();
     }
     if let Place::Mig { placement, nth } = start.place {
         let instance = gpu.instances.get(&placement)?;

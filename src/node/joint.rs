@@ -5,7 +5,7 @@ use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::state::DeviceKey;
 
 impl Node {
-    /// Puts the joint devices that are recorded, or that `down` has stopped, in the place of their GPUs.
+    /// Puts the joint devices that are recorded in the place of their GPUs, and those that `down` has stopped beside them.
     pub(super) fn join_gpus(&self, devices: &mut Vec<Device>, records: &[Served]) {
         let recorded: Vec<&DeviceKey> = records.iter().map(|served| &served.record.key).collect();
         let stopped = self
@@ -25,7 +25,8 @@ impl Node {
             let gpus: Option<Vec<&Gpu>> = key.joint.iter().map(whole_gpu).collect();
             // The daemon of a joint device has its other GPUs, too, when one is lost.
             let is_one_lost = self.gpus_with_key(key).count() < key.joint.len();
-            if gpus.is_some() || is_one_lost && recorded.contains(&key) {
+            let is_recorded = recorded.contains(&key);
+            if is_recorded && (gpus.is_some() || is_one_lost) {
                 devices.retain(|device| {
                     !(device.is_whole() && key.excludes(&device.key))
                         || recorded.contains(&&device.key)

@@ -232,15 +232,27 @@ impl Node {
         }
     }
 
-    /// Returns the devices that exist.
+    /// Returns the devices that exist. A joint device that `down` has stopped does not count: its GPUs do.
     pub fn existing_devices(&self) -> impl Iterator<Item = &Device> {
-        self.devices.iter().filter(|device| device.exists())
+        let is_stopped_joint = |device: &Device| device.key.is_joint() && device.served.is_none();
+        self.devices
+            .iter()
+            .filter(move |device| device.exists() && !is_stopped_joint(device))
     }
 
-    /// Returns the devices with these names, or all if none is named; those that do not exist come last.
+    /// Returns the devices with these names, or all if none is named; those that do not exist come last. The GPUs of a
+    /// joint device that `down` has stopped are shown only as that device.
     pub fn devices_to_show(&self, names: &[String]) -> Vec<&Device> {
         let mut shown: Vec<&Device> = self.devices.iter().collect();
-        shown.retain(|device| names.is_empty() || names.contains(&device.name));
+        let is_in_joint = |device: &Device| {
+            let mut joint = self.devices.iter().filter(|other| other.key.is_joint());
+            device.served.is_none()
+                && joint.any(|other| other.key != device.key && other.key.excludes(&device.key))
+        };
+        shown.retain(|device| match names {
+            [] => !is_in_joint(device),
+            names => names.contains(&device.name),
+        });
         shown.sort_by_key(|device| !device.exists());
         shown
     }

@@ -102,11 +102,7 @@ impl GpuPlan {
             None => match lost_on(planner, wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
                 None if replaces && wanted.is_new_instance() => NEW_INSTANCE.into(),
-                None if device
-                    .is_some_and(|device| planner.node.find_stopped(device).is_some()) =>
-                {
-                    WAS_STOPPED.into()
-                }
+                None if wanted.is_stopped(planner.node) => WAS_STOPPED.into(),
                 None => gpu_plan::reason_to_start(&beside).into(),
             },
             Some(served) if served.run_dir != *run_dir => {

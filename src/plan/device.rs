@@ -6,7 +6,7 @@ use super::setting_change::change_needing_restart;
 use super::up::Planner;
 use super::{Place, Reason, UnmanagedDaemon};
 use crate::host::{format_gpus, user_name};
-use crate::node::{Device, Served};
+use crate::node::{Device, Node, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::Settings;
 
@@ -65,6 +65,13 @@ impl DevicePlan {
     /// Returns the device, if it is there and stays.
     pub(super) fn find_existing<'a>(&self, planner: Planner<'a>) -> Option<&'a Device> {
         planner.node.device_with_uuid(self.uuid.as_ref()?)
+    }
+
+    /// True if `down` has stopped it.
+    pub(super) fn is_stopped(&self, node: &Node) -> bool {
+        let mut devices = node.devices.iter().filter(|device| device.is_there());
+        let device = devices.find(|device| self.uuid.as_ref() == Some(&device.uuid));
+        device.is_some_and(|device| node.find_stopped(device).is_some())
     }
 
     /// Returns its record, if this run directory has one or a daemon of another one is alive.

@@ -110,8 +110,9 @@ fn devices_to_purge(node: &Node, wanted: &DownRequest, plan: &Plan) -> Purge {
         return Purge::All;
     }
     let selected = node
-        .existing_devices()
-        .filter(|device| wanted.selects(&device.name))
+        .devices
+        .iter()
+        .filter(|device| device.exists() && wanted.selects(&device.name))
         .map(|device| device.uuid.clone());
     let stopped = plan.stops().map(|stop| stop.uuid.clone());
     Purge::Devices(selected.chain(stopped).collect())

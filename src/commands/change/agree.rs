@@ -132,11 +132,12 @@ impl ChangeRun<'_> {
         match (self.may_leave_out(), is_empty) {
             // The outcome says what is left out.
             (true, true) => return Ok(()),
-            (true, false) => note("The plan is now:"),
             (false, true) => {
                 note("Nothing is left to do: the node has changed meanwhile.");
                 return Ok(());
             }
+            _ if !self.shows_plans() => {}
+            (true, false) => note("The plan is now:"),
             (false, false) => note("The node has changed meanwhile. The plan is now:"),
         }
         self.show_plan(now)

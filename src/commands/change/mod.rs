@@ -372,6 +372,11 @@ impl ChangeRun<'_> {
         })
     }
 
+    fn shows_plans(&self) -> bool {
+        let consent = self.options.consent;
+        !consent.json && (consent.dry_run || !(is_quiet() || consent.is_unattended))
+    }
+
     /// Shows a plan with the remarks on it, in the form that the command line asks for.
     fn show_plan(&self, shown: &Planned) -> Result<()> {
         self.change.remark(&shown.node, &shown.plan);
@@ -384,8 +389,7 @@ impl ChangeRun<'_> {
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
             note(&error.to_string());
         }
-        let is_wanted = consent.dry_run || !(is_quiet() || consent.is_unattended);
-        if is_wanted && !consent.json {
+        if self.shows_plans() {
             print(&render::plan::render(&shown.plan))?;
             if !consent.dry_run {
                 // Those that are in the way are waited for, and named then.

@@ -201,8 +201,9 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
         Err(_) => return Err(unknown),
     };
     let device = node
-        .existing_devices()
-        .find(|device| names.contains(&device.name));
+        .devices
+        .iter()
+        .find(|device| device.exists() && names.contains(&device.name));
     let Some(device) = device else {
         return Err(unknown);
     };

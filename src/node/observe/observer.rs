@@ -221,7 +221,7 @@ impl<'a> Observer<'a> {
             all_instances,
             ..detail
         };
-        let mut processes = self.read_driver(opening, read, &mut node)?;
+        let processes = self.read_driver(opening, read, &mut node)?;
         // The driver takes 3 ms for that of one GPU, one after another: daemons are asked meanwhile.
         let utilizations = match self.nvml.filter(|_| detail.utilization) {
             Some(nvml) => start_utilizations(nvml, &node),
@@ -229,7 +229,7 @@ impl<'a> Observer<'a> {
         };
         node.join();
         for device in &mut node.devices {
-            device.processes = processes_on(&mut processes, device);
+            device.processes = processes_on(&processes, device);
         }
         // Read last, so that it has every server that NVML lists.
         let table = read_mps_table(&environment.host).map_err(ObserveError::Proc)?;
@@ -321,13 +321,13 @@ pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit:
 }
 
 /// Takes the processes on a device from those that were read; `None` if they are hidden on one of its GPUs.
-fn processes_on(read: &mut ProcessLists, device: &Device) -> Option<Processes> {
+fn processes_on(read: &ProcessLists, device: &Device) -> Option<Processes> {
     if !device.key.is_joint() || !device.exists() {
-        return read.remove(&device.uuid);
+        return read.get(&device.uuid).cloned();
     }
     let gpus = device.joint_gpus.iter().copied().zip(&device.key.joint);
     let each: Option<Vec<_>> = gpus
-        .map(|(index, uuid)| Some((index, read.remove(uuid)?)))
+        .map(|(index, uuid)| Some((index, read.get(uuid)?.clone())))
         .collect();
     Some(Processes::of_several_gpus(each?.into_iter()))
 }

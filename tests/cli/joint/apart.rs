@@ -84,7 +84,7 @@ fn while_a_gpu_is_lost_the_others_are_no_devices_without_a_daemon() {
 }
 
 /// A daemon of somebody else on a GPU.
-fn unmanaged_daemon(sim: &Sim, index: usize) -> Value {
+pub(super) fn unmanaged_daemon(sim: &Sim, index: usize) -> Value {
     let pipe = sim.node.dir().join("other");
     fs::create_dir(&pipe).unwrap();
     let mut daemon = sim.node.program("nvidia-cuda-mps-control");

@@ -4,6 +4,7 @@ mod apart;
 mod change;
 mod programs;
 mod settings;
+mod stopped;
 
 use serde_json::Value;
 use testkit::{App, Sim};

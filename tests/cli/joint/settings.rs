@@ -1,8 +1,10 @@
 //! The settings of a joint device, which hold on each of its GPUs.
 
 use serde_json::json;
-use simnode::node::ComputeMode::{self, Default, ExclusiveProcess};
+use simnode::node::ComputeMode::{self, Default, ExclusiveProcess, Prohibited};
 use testkit::{App, Sim, assert_contains};
+
+use crate::cli::devices::uuids::nvidia_smi;
 
 use super::{TRAINERS, clients, joint, problems, trainers};
 
@@ -144,6 +146,45 @@ fn the_compute_mode_of_all_its_gpus_is_set_and_restored() {
     sim.up(&trainers(EXCLUSIVE), &["--yes"]).ended(0);
     sim.run(&["down", "--yes"]).ended(0);
     assert_eq!(compute_modes(&sim), before);
+}
+
+fn set_mode(sim: &Sim, index: usize, mode: ComputeMode) {
+    let node = sim.node.node();
+    let update = node.update(|state| state.gpus[index].compute_mode = mode);
+    update.unwrap();
+}
+
+/// The record has one mode to restore.
+#[test]
+fn no_daemon_starts_on_gpus_in_different_modes() {
+    for modes in [[Prohibited, Default], [Default, ExclusiveProcess]] {
+        let sim = joint(EXCLUSIVE);
+        sim.run(&["down", "trainers", "--yes"]).ended(0);
+        set_mode(&sim, 0, modes[0]);
+        set_mode(&sim, 1, modes[1]);
+        let refused = sim.run(&["start", "trainers", "--yes"]).ended(1);
+        assert_contains(&refused.stderr, "needs GPUs in one mode");
+        assert_eq!(compute_modes(&sim)[..2], modes);
+        sim.run(&["down", "--yes"]).ended(0);
+        assert_eq!(compute_modes(&sim)[..2], modes);
+    }
+}
+
+/// A GPU in MIG mode has no compute mode: it keeps no other GPU from getting back its own.
+#[test]
+fn down_restores_the_mode_of_the_other_gpus_when_one_is_in_mig_mode() {
+    for index in [0, 1] {
+        let sim = joint(EXCLUSIVE);
+        sim.kill_daemon("trainers");
+        nvidia_smi(&sim, &format!("-i {index} -mig 1"));
+        sim.run(&["down", "--force", "--yes"]).ended(0);
+        assert_eq!(compute_modes(&sim)[1 - index], Default);
+        let runs = sim.run_dir();
+        assert!(
+            !runs.iter().any(|entry| entry.starts_with("JOINT")),
+            "{runs:?}"
+        );
+    }
 }
 
 /// The mode that a daemon set is not the mode of the GPU.

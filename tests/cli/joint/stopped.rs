@@ -1,0 +1,69 @@
+//! GPUs of a joint device that `down` has stopped: each is a device of its own again.
+
+use testkit::{App, Ran, Sim, assert_contains, in_state};
+
+use super::apart::unmanaged_daemon;
+use super::{gpu, joint};
+
+/// Three H200s; the joint device of two of them is stopped.
+fn stopped() -> Sim {
+    let sim = joint("share = 2");
+    sim.run(&["down", "trainers", "--yes"]).ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "stopped"), ["trainers"]);
+    assert_eq!(in_state(&status, "no daemon"), ["2"]);
+    sim
+}
+
+#[test]
+fn a_private_daemon_has_only_the_gpu_that_the_caller_names() {
+    let sim = stopped();
+    for named in ["1".to_owned(), gpu(&sim, 1)] {
+        let mut command = sim.command(&[
+            "run",
+            "--private",
+            "--",
+            "cuda-app",
+            "run",
+            "0",
+            "--on",
+            "all",
+        ]);
+        command
+            .env("CUDA_VISIBLE_DEVICES", named)
+            .env("TMPDIR", sim.node.run_dir().parent().unwrap());
+        let ran = Ran::of(&mut command).ended(0);
+        assert_contains(&ran.stdout, "up devices 1 ");
+        assert!(!ran.stderr.contains("trainers"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_unmanaged_daemon_on_one_of_its_gpus_is_seen() {
+    for index in [0, 1] {
+        let sim = stopped();
+        let pid = unmanaged_daemon(&sim, index);
+        let alone = format!("[[gpu]]\nselect = {{ index = [{index}] }}\nmig = false\n");
+        let ran = sim.up(&alone, &["--yes"]).ended(0);
+        let beside = format!("(only an unmanaged daemon, pid {pid}, serves it)");
+        assert_contains(&ran.stdout, &beside);
+    }
+}
+
+/// A program on GPU 0 keeps nobody from switching the MIG mode of GPU 1.
+#[test]
+fn a_program_on_another_of_its_gpus_is_not_in_the_way() {
+    let sim = stopped();
+    let mut program = sim.node.program("cuda-app");
+    program
+        .arg("hold")
+        .env("CUDA_VISIBLE_DEVICES", gpu(&sim, 0))
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let mut outside = App::start(program);
+    outside.wait_up();
+    let parts = "[[gpu]]\nselect = { index = [1] }\ndevices = [ { profile = \"3g\" } ]\n";
+    sim.up(parts, &["--yes"]).ended(0);
+    let refused = sim.up(&parts.replace("[1]", "[0]"), &["--yes"]).ended(4);
+    assert_contains(&refused.stderr, "outside MPS");
+    outside.finish();
+}
