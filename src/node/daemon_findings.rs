@@ -143,8 +143,8 @@ fn gpu_fault_problem(served: &Served) -> Finding {
         ));
     }
     if served.record.key.is_joint() {
-        // Measured on driver 580. A client with contexts on several GPUs spreads the fault.
-        let seen = "a GPU fault: it takes programs again when its clients on that GPU have ended; those on its other GPUs go on";
+        // Measured on driver 580.
+        let seen = "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses";
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
             "`mig-mps logs {name}` tells which device is to be reset, and `mig-mps kill {name} PID --signal` ends a client"
         ));

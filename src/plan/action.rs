@@ -217,6 +217,9 @@ pub struct Stop {
     pub name: String,
     /// The device's UUID.
     pub uuid: String,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     /// The treatment of its clients.
     #[serde(skip)]
     pub patience: ClientPolicy,
@@ -461,6 +464,15 @@ impl Action {
                 uuid: Some(uuid), ..
             }) => Some(uuid),
             _ => None,
+        }
+    }
+
+    /// The indices of the GPUs of the joint device whose daemon it starts or stops.
+    pub fn joint_gpus(&self) -> &[u32] {
+        match self {
+            Self::Start(start) => &start.joint,
+            Self::Stop(stop) => &stop.joint,
+            _ => &[],
         }
     }
 

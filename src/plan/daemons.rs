@@ -236,6 +236,7 @@ impl Stop {
         Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
+            joint: served.record.joint_gpus.clone(),
             patience: if is_stuck(served) {
                 ClientPolicy::AT_ONCE
             } else {

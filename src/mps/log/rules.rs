@@ -197,7 +197,7 @@ const SERVER_RULES: &[Rule] = &[
     ordinary(r"^(MPS server requesting client|Client termination succeeded)"),
     // Faults.
     fault(r"^Server (is handling|has begun teardown sequence to handle) a fatal GPU error")
-        .because("every client of this device fails; new ones are refused until all have gone"),
+        .because("the clients on this GPU fail; new ones are refused until all have exited"),
     fault(r"^(Volta MPS: )?Client .* encountered a fatal GPU error"),
     fault(r"(?i)sticky error|torn down|fatal"),
     fault(r"^Status of client .* is INACTIVE"),
@@ -209,8 +209,9 @@ const SERVER_RULES: &[Rule] = &[
         .because("what follows is CUDA's reason why this server did not start"),
     refusal(r"^Failed to accept new client\. Maximum number of clients")
         .because("the client gets error 46 or 808"),
-    refusal(r"Refusing to accept new client")
-        .because("after a fault, until every client has gone; the client gets error 807"),
+    refusal(r"Refusing to accept new client").because(
+        "after a fault, until every affected client has exited; the client gets error 807",
+    ),
     refusal(r"limit \(\d+\)|(?i)reached"),
     refusal(r"Failed to (create|allocate|open)[^ ]* .*(SHM|shm|shared memory)")
         .because("too few file descriptors allowed, or too little room in /dev/shm"),

@@ -232,13 +232,11 @@ fn daemon_lines(group: &[&GpuPlan], verb: &str) -> Vec<String> {
                 let because = &step.because;
                 let of_reason = by_reason.entry(in_parentheses(because, 1));
                 let (_, names) = of_reason.or_insert_with(|| (because, Vec::new()));
-                let start = step.action.as_start();
-                let joint = start.map_or(&[][..], |start| &start.joint);
                 let title = match because.as_rename() {
                     Some((from, to)) if verb == START => format!("{from}{RENAMED_TO}{to}"),
                     _ => name.to_owned(),
                 };
-                names.push(match joint {
+                names.push(match step.action.joint_gpus() {
                     [] => title,
                     gpus => format!("{title} on {}", format_gpus(gpus)),
                 });

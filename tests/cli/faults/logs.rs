@@ -100,7 +100,7 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
     !! Server is handling a fatal GPU error.
-        every client of this device fails; new ones are refused until all have gone
+        the clients on this GPU fail; new ones are refused until all have exited
     ");
 }
 
@@ -140,7 +140,7 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
     !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
     !! Server is handling a fatal GPU error.
-        every client of this device fails; new ones are refused until all have gone
+        the clients on this GPU fail; new ones are refused until all have exited
     ");
     // The same in colours.
     let ran = sim.in_terminal("TERM=xterm", "logs 0.0", 200).stdout;
@@ -300,7 +300,7 @@ fn a_fault_and_what_clients_do_is_shown() {
     assert!(
         ran.stderr
             .trim_end()
-            .ends_with("new ones are refused until all have gone")
+            .ends_with("new ones are refused until all have exited")
     );
 }
 

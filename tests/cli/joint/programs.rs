@@ -159,7 +159,7 @@ fn a_program_outside_mps_is_seen_on_each_of_its_gpus() {
 
 /// Measured on two H100s: the clients of the other GPU go on.
 #[test]
-fn a_fault_ends_the_clients_of_its_gpu_only() {
+fn a_fault_ends_the_clients_on_the_same_gpus() {
     let sim = joint("share = 8");
     let other = client_on(&sim, "trainers", "1");
     let same = client_on(&sim, "trainers", "0");
@@ -170,7 +170,7 @@ fn a_fault_ends_the_clients_of_its_gpu_only() {
     let what = status["problems"][0]["what"].as_str().unwrap();
     assert_contains(
         what,
-        "a GPU fault: it takes programs again when its clients on that GPU have ended; those on its other GPUs go on",
+        "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses",
     );
     assert_contains(&same.finish().output, "err 700");
     drop(faulty);
@@ -179,6 +179,15 @@ fn a_fault_ends_the_clients_of_its_gpu_only() {
     assert!(next.status.success(), "{}", next.output);
     let other = other.finish();
     assert!(other.status.success(), "{}", other.output);
+    // By a client with both GPUs, the fault reaches all.
+    let both = client_on(&sim, "trainers", "all");
+    let other = client_on(&sim, "trainers", "1");
+    let mut faulty = sim.app("trainers", &["hold", "--on", "0", "--fault"]);
+    faulty.wait_up();
+    sim.await_state("trainers", "fault");
+    assert_contains(&both.finish().output, "err 7");
+    assert_contains(&other.finish().output, "err 719");
+    drop(faulty);
 }
 
 #[test]
