@@ -1,7 +1,10 @@
 //! Joint devices of a snapshot: several whole GPUs that one daemon serves as one device.
 
-use super::{Client, Device, Gpu, Node, Served};
-use crate::nvml::EXCLUSIVE_PROCESS;
+use std::path::Path;
+
+use super::{Client, Device, Finding, Gpu, Node, Served};
+use crate::host::format_gpus;
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage, Nvml};
 use crate::state::DeviceKey;
 
 impl Node {
@@ -51,35 +54,81 @@ impl Node {
 }
 
 impl Served {
-    /// True if it takes no other client. A joint device takes the measured number on each of its GPUs.
+    /// True if it takes no other client, on whichever of its GPUs.
     pub fn is_full(&self) -> bool {
-        let has_reached = |clients: usize, limit: Option<u32>| {
-            limit.is_some_and(|limit| clients >= limit as usize)
+        let limit = self.firm_client_limit();
+        limit.is_some_and(|limit| self.clients.as_slice().len() >= limit as usize)
+    }
+
+    /// Returns the first GPU of a joint device that takes no other client, among those at these positions.
+    pub fn first_full_gpu(&self, positions: &[usize]) -> Option<u32> {
+        let full = self.gpus_at_limit(self.measured_limit);
+        let mut gpus = positions
+            .iter()
+            .filter_map(|position| self.record.joint_gpus.get(*position));
+        gpus.find(|gpu| full.contains(gpu)).copied()
+    }
+
+    /// Returns the GPUs of a joint device that have their part of this number of clients.
+    fn gpus_at_limit(&self, limit: Option<u32>) -> Vec<u32> {
+        let Some(each) = limit.map(|limit| self.part_of_one_gpu(limit)) else {
+            return Vec::new();
         };
-        let clients = self.clients.as_slice();
-        if !self.record.key.is_joint() {
-            return has_reached(clients.len(), self.firm_client_limit());
-        }
-        let mut gpus = self.record.joint_gpus.iter();
-        has_reached(clients.len(), self.record.settings.max_clients)
-            || gpus.all(|gpu| has_reached(self.clients_on_gpu(*gpu), self.measured_limit))
+        let gpus = self.record.joint_gpus.iter().copied();
+        gpus.filter(|gpu| self.clients_on_gpu(*gpu) >= each as usize)
+            .collect()
+    }
+
+    /// Returns the part of a number of clients that one of its GPUs takes.
+    pub fn part_of_one_gpu(&self, clients: u32) -> u32 {
+        clients / self.record.key.gpu_count()
     }
 
     /// Returns the number of clients with a context on one GPU of a joint device.
-    fn clients_on_gpu(&self, index: u32) -> usize {
+    pub fn clients_on_gpu(&self, index: u32) -> usize {
         let clients = self.clients.as_slice().iter();
         let on_gpu = |client: &&Client| client.gpus.iter().any(|gpu| gpu.index == index);
         clients.filter(on_gpu).count()
     }
 
-    /// Returns the number of clients that count for the limit of its daemon: on a joint device, those on one GPU.
-    pub(super) fn most_clients_on_a_gpu(&self) -> usize {
-        self.record
-            .joint_gpus
-            .iter()
-            .map(|gpu| self.clients_on_gpu(*gpu))
-            .max()
-            .unwrap_or_else(|| self.clients.as_slice().len())
+    /// Asks the driver which GPUs of a joint device its clients use, if they are enough to fill one.
+    pub fn find_client_gpus(&mut self, library: Option<&Path>) {
+        let clients = self.clients.as_slice().len();
+        let fills_one = |limit| clients >= self.part_of_one_gpu(limit) as usize;
+        if !self.record.key.is_joint() || !self.measured_limit.is_some_and(fills_one) {
+            return;
+        }
+        let nvml = Nvml::open(library).ok();
+        let uuids = self.record.driver_uuids();
+        let Some(processes) = nvml.and_then(|nvml| nvml.query_processes_on(uuids)) else {
+            return;
+        };
+        for client in self.clients.as_mut_slice() {
+            let mut usages = processes.compute.iter();
+            let usage = usages.find(|usage| Some(usage.pid) == client.pid);
+            let on_gpus = usage.into_iter().flat_map(|usage| &usage.gpus);
+            // They are numbered by their positions.
+            let by_index = on_gpus.filter_map(|usage| {
+                let index = *self.record.joint_gpus.get(usage.index as usize)?;
+                Some(GpuUsage { index, ..*usage })
+            });
+            client.gpus = by_index.collect();
+        }
+    }
+
+    /// Describes the GPUs of a joint device on which no other client has a context.
+    pub(super) fn full_gpus_remark(&self) -> Option<Finding> {
+        let full = self.gpus_at_limit(self.hardware_limit);
+        let (their, them) = match full.as_slice() {
+            [] => return None,
+            [_] => ("has reached its", "it"),
+            _ => ("have reached their", "them"),
+        };
+        let gpus = format_gpus(&full);
+        let what = format!(
+            "{gpus} {their} limit of clients: another program's context on {them} fails with CUDA error 46"
+        );
+        Some(Finding::warn("clients-full", what))
     }
 }
 

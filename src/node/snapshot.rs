@@ -193,7 +193,11 @@ impl Node {
             };
             let key = &served.record.key;
             (served.measured_limit, served.hardware_limit) = match key.instance {
-                None => (program.measured_client_limit(), Some(program.client_limit)),
+                None => {
+                    let of_all = |limit| limit * key.gpu_count();
+                    let measured = program.measured_client_limit();
+                    (measured.map(of_all), Some(of_all(program.client_limit)))
+                }
                 Some(instance) => {
                     let gpu = self.gpus.iter().find(|gpu| gpu.uuid == key.gpu);
                     let slices = Some(instance.compute.size);
@@ -282,7 +286,8 @@ impl Node {
     pub fn size_of(&self, device: &Device) -> Option<DeviceSize> {
         let gpu = self.gpu_with_uuid(&device.key.gpu)?;
         let slices = device.key.instance.map(|key| key.compute.size);
-        let clients = gpu.client_limit(self.control_program(), slices);
+        let of_each = gpu.client_limit(self.control_program(), slices);
+        let clients = of_each.map(|limit| limit * device.key.gpu_count());
         let Some(key) = device.key.instance else {
             return Some(gpu.device_size().with_client_limit(clients));
         };

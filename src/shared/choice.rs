@@ -8,11 +8,11 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{NoAccess, check_client_access, check_user};
+use crate::client::{NoAccess, check_client_access, check_user, gpus_of_caller};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
-use crate::host::Uid;
+use crate::host::{Environment, Uid, environment_variable};
 use crate::node::{Device, Node, Served};
 use crate::settings::MemoryLimit;
 use crate::state::{DeviceKey, DeviceRecord};
@@ -106,8 +106,9 @@ impl NoneFree {
 pub fn free_devices<'n>(
     node: &'n Node,
     wanted: &WantedDevices,
-    user: Uid,
+    environment: &Environment,
 ) -> Result<Vec<&'n Served>, NoneFree> {
+    let user = environment.caller;
     let mut free = Vec::new();
     let mut reasons = Vec::new();
     for device in &node.devices {
@@ -118,7 +119,9 @@ pub fn free_devices<'n>(
             continue;
         }
         let portion = Portion::for_device(node, device, served);
-        match check_client_access(served, user)
+        // That the caller may use none is an error of its own, later.
+        let gpus = gpus_of_caller(&environment.host, &served.record, environment_variable);
+        match check_client_access(served, user, &gpus.unwrap_or_default())
             .and_then(|()| wanted.check_memory(node, device, served))
         {
             Ok(()) => {

@@ -124,7 +124,7 @@ fn no_daemon_error() -> CommandError {
 
 /// Returns a device that nobody uses, or else the best one.
 fn idle_device<'n>(node: &'n Node, environment: &Environment) -> Result<&'n Served> {
-    let free = free_devices(node, &WantedDevices::default(), environment.caller)?;
+    let free = free_devices(node, &WantedDevices::default(), environment)?;
     let is_idle = |served: &Served| {
         let device = node.device_with_key(&served.record.key);
         user_pids(device, Some(served)).is_empty()

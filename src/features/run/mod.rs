@@ -332,7 +332,7 @@ impl RunArgs {
         let wanted = self.wanted.with_names(names);
         let mut found = Vec::new();
         let mut failed = None;
-        let free = free_devices(&node, &wanted, environment.caller)
+        let free = free_devices(&node, &wanted, environment)
             .map_err(|none| RunObstacle::new(none.is_temporary(), none))?;
         for served in free {
             // A device that fails is passed over while another one does not.
@@ -412,19 +412,18 @@ impl RunArgs {
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
             let target = &devices[position];
-            copies::check_client_limit(&target.served, on_device)?;
             let mut options = self.options;
             let share = self
                 .share
                 .and_then(|share| share.thread_percentage(on_device, target.size));
             options.threads = share.or(options.threads);
+            let (served, environment) = (&target.served, &target.environment);
+            let variables = variables_with_caller_limits(served, environment, &options)?;
+            let gpus = variables.visible_gpus(&served.record).len();
+            copies::check_client_limit(served, on_device, gpus)?;
             copies.push(ProgramCopy {
-                device: target.served.record.name.clone(),
-                variables: variables_with_caller_limits(
-                    &target.served,
-                    &target.environment,
-                    &options,
-                )?,
+                device: served.record.name.clone(),
+                variables,
             });
         }
         Ok(copies)

@@ -2,6 +2,7 @@
 
 mod apart;
 mod change;
+mod limits;
 mod programs;
 mod settings;
 
