@@ -99,11 +99,7 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
     });
     let devices = shown.map(|gpu| {
         let devices = gpu.shape.iter().flat_map(|shape| &shape.devices);
-        let is_of_it = |device: &&DevicePlan| {
-            let first = device.joint.first();
-            first.is_none_or(|first| *first == gpu.index)
-        };
-        devices.filter(is_of_it).count()
+        devices.filter(|device| is_first_gpu(gpu, device)).count()
     });
     let devices = format_count(devices.sum(), "device");
     let gpus = format_count(shapes.len(), "GPU");
@@ -113,6 +109,12 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
         "It fits"
     };
     Some(format!("{it_fits}: {devices} on {gpus}."))
+}
+
+/// True if a device of a GPU is on this GPU only, or this is the first GPU of a joint device.
+fn is_first_gpu(gpu: &JudgedGpu, device: &DevicePlan) -> bool {
+    let first = device.joint.first();
+    first.is_none_or(|first| *first == gpu.index)
 }
 
 /// Names a block that selects no GPU of a node. A product that no model has either is probably a typing error.
@@ -258,7 +260,14 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
             .iter()
             .all(|one| one.shape.as_ref().is_ok_and(|shape| !shape.is_mig));
         if is_whole {
-            let _ = writeln!(out, "  the whole GPU, on any model");
+            let shapes = group.iter().filter_map(|one| one.shape.as_ref().ok());
+            let mut devices = shapes.flat_map(|shape| &shape.devices);
+            let becomes = if devices.any(|device| !device.joint.is_empty()) {
+                "its GPUs as one joint device"
+            } else {
+                "the whole GPU"
+            };
+            let _ = writeln!(out, "  {becomes}, on any model");
             continue;
         }
         let widest = group
@@ -399,13 +408,15 @@ struct BlockOnOneModel {
 struct PlannedDevice {
     /// The name; null without a daemon.
     name: Option<String>,
-    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
+    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for whole GPUs.
     profile: Option<String>,
-    /// The placement of its GPU instance; null for a whole GPU.
+    /// The indices of the GPUs of a joint device, which only the first of them lists; empty for another device.
+    joint_gpus: Vec<u32>,
+    /// The placement of its GPU instance; null for whole GPUs.
     placement: Option<Placement>,
-    /// Streaming multiprocessors; null if unknown.
+    /// Streaming multiprocessors, of each GPU; null if unknown.
     multiprocessors: Option<u32>,
-    /// Device memory; null if unknown.
+    /// Device memory, of each GPU; null if unknown.
     memory_total_bytes: Option<u64>,
     /// The setting `serve`: the users that its daemon serves; null without a daemon.
     serve: Option<String>,
@@ -425,12 +436,20 @@ struct PlannedDevice {
     each_client: Option<String>,
 }
 
+/// Describes the devices of a GPU: a joint device with the first of its GPUs.
+fn devices_of_gpu(gpu: &JudgedGpu) -> Option<Vec<PlannedDevice>> {
+    let mut shape = gpu.shape.clone()?;
+    shape.devices.retain(|device| is_first_gpu(gpu, device));
+    Some(device_documents(&shape))
+}
+
 fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
     let devices = shape.devices.iter().map(|device| {
         let settings = device.settings.as_ref();
         PlannedDevice {
             name: settings.map(|_| device.name.clone()),
             profile: device.profile.clone(),
+            joint_gpus: device.joint.clone(),
             placement: device.place.placement(),
             multiprocessors: device.multiprocessors,
             memory_total_bytes: device.memory_mib.map(|mib| mib << 20),
@@ -476,7 +495,7 @@ impl CheckDocument {
             index: gpu.index,
             model: gpu.model.map(|model| model.key.clone()),
             product: gpu.product.clone(),
-            devices: gpu.shape.as_ref().map(device_documents),
+            devices: devices_of_gpu(gpu),
         });
         let elsewhere = on_node
             .elsewhere
