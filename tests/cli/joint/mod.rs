@@ -2,6 +2,7 @@
 
 mod apart;
 mod change;
+mod choice;
 mod limits;
 mod programs;
 mod settings;
