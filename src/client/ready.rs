@@ -68,16 +68,10 @@ pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result
             clients: describe_client(other) + &more,
         });
     }
-    if served.is_full() {
-        let clients = clients.len();
-        return Err(NoAccess::Full { name, clients });
+    match served.find_full_part(gpus) {
+        Some((name, clients)) => Err(NoAccess::Full { name, clients }),
+        None => Ok(()),
     }
-    if let Some(gpu) = served.first_full_gpu(gpus) {
-        let clients = served.clients_on_gpu(gpu);
-        let name = format!("GPU {gpu} of {name}");
-        return Err(NoAccess::Full { name, clients });
-    }
-    Ok(())
 }
 
 /// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
@@ -416,8 +410,7 @@ fn attach_as(
         },
     )?;
     let answer = parse_attach_result(&output.stdout, &output.stderr)?;
-    let gpus = variables.visible_gpus(&device.record).len();
-    judge_attach_result(device, gpus, user, answer)
+    judge_attach_result(device, variables, user, answer)
 }
 
 /// A client of a device that computes nothing. While it is there, a daemon that admits no new clients does not end, and nobody
@@ -434,8 +427,7 @@ impl HeldClient {
         command.arg("--hold");
         let (held, line) = HeldProgram::start(CHECK, &command, ATTACH_TIMEOUT)?;
         let answer = parse_attach_result(&line, "")?;
-        let gpus = variables.visible_gpus(&device.record).len();
-        judge_attach_result(device, gpus, user, answer).map(|_| Self(held))
+        judge_attach_result(device, &variables, user, answer).map(|_| Self(held))
     }
 }
 
@@ -449,10 +441,10 @@ fn attach_command(environment: &Environment, variables: &Variables, user: Uid) -
     command
 }
 
-/// Judges whether the process became a client of this device, on so many GPUs.
+/// Judges whether the process became a client of this device, on the GPUs in these variables.
 fn judge_attach_result(
     device: &Served,
-    gpus: usize,
+    variables: &Variables,
     user: Uid,
     result: AttachResult,
 ) -> Result<Ready, NotAttached> {
@@ -476,6 +468,7 @@ fn judge_attach_result(
             if let Some(other) = others.next() {
                 return Err(NotAttached::AnotherDevice(format_uuid(*other)));
             }
+            let gpus = variables.visible_gpus(&device.record).len();
             if uuids.len() != gpus {
                 return Err(NotAttached::OtherCount {
                     seen: uuids.len(),

@@ -317,18 +317,21 @@ impl Variables {
 
     /// Returns the positions of the GPUs of a device that a program with these variables sees.
     pub fn visible_gpus(&self, record: &DeviceRecord) -> Vec<usize> {
-        let mut set = self.set.iter();
-        let visible = set.find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
-        let value = visible.map(|(_, value)| value.to_string_lossy());
-        let uuids = record.driver_uuids();
         let position_of = |word: &str| {
-            let by_uuid = uuids.iter().position(|uuid| uuid == word);
-            by_uuid.or_else(|| word.parse().ok())
+            record
+                .driver_uuids()
+                .iter()
+                .position(|uuid| uuid == word)
+                .or_else(|| word.parse().ok())
         };
-        value.map_or_else(
-            || vec![0],
-            |value| value.split(',').filter_map(position_of).collect(),
-        )
+        let positions_in = |value: &OsString| {
+            let value = value.to_string_lossy();
+            value.split(',').filter_map(position_of).collect()
+        };
+        self.set
+            .iter()
+            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
+            .map_or_else(|| vec![0], |(_, value)| positions_in(value))
     }
 
     fn with_pipe_directory(pipe: OsString) -> Self {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::{Client, Device, Finding, Gpu, Node, Served};
+use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
 use crate::host::format_gpus;
+use crate::mps::ControlProgram;
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage, Nvml};
 use crate::state::DeviceKey;
 
@@ -54,28 +55,34 @@ impl Node {
 }
 
 impl Served {
-    /// True if it takes no other client, on whichever of its GPUs.
-    pub fn is_full(&self) -> bool {
+    /// Returns what takes no other client that sees the GPUs at these positions, and the number of its clients: the device, or
+    /// one GPU of a joint device.
+    pub fn find_full_part(&self, positions: &[usize]) -> Option<(String, usize)> {
+        let (name, clients) = (&self.record.name, self.clients.as_slice().len());
         let limit = self.firm_client_limit();
-        limit.is_some_and(|limit| self.clients.as_slice().len() >= limit as usize)
-    }
-
-    /// Returns the first GPU of a joint device that takes no other client, among those at these positions.
-    pub fn first_full_gpu(&self, positions: &[usize]) -> Option<u32> {
+        if limit.is_some_and(|limit| clients >= limit as usize) {
+            return Some((name.clone(), clients));
+        }
         let full = self.gpus_at_limit(self.measured_limit);
-        let mut gpus = positions
+        let gpu = positions
             .iter()
-            .filter_map(|position| self.record.joint_gpus.get(*position));
-        gpus.find(|gpu| full.contains(gpu)).copied()
+            .filter_map(|position| self.record.joint_gpus.get(*position))
+            .find(|gpu| full.contains(gpu))?;
+        Some((format!("GPU {gpu} of {name}"), self.clients_on_gpu(*gpu)))
     }
 
     /// Returns the GPUs of a joint device that have their part of this number of clients.
     fn gpus_at_limit(&self, limit: Option<u32>) -> Vec<u32> {
-        let Some(each) = limit.map(|limit| self.part_of_one_gpu(limit)) else {
+        let Some(limit) = limit else {
             return Vec::new();
         };
-        let gpus = self.record.joint_gpus.iter().copied();
-        gpus.filter(|gpu| self.clients_on_gpu(*gpu) >= each as usize)
+        let each = self.part_of_one_gpu(limit) as usize;
+        let is_at_limit = |gpu: &u32| self.clients_on_gpu(*gpu) >= each;
+        self.record
+            .joint_gpus
+            .iter()
+            .copied()
+            .filter(is_at_limit)
             .collect()
     }
 
@@ -85,7 +92,7 @@ impl Served {
     }
 
     /// Returns the number of clients with a context on one GPU of a joint device.
-    pub fn clients_on_gpu(&self, index: u32) -> usize {
+    fn clients_on_gpu(&self, index: u32) -> usize {
         let clients = self.clients.as_slice().iter();
         let on_gpu = |client: &&Client| client.gpus.iter().any(|gpu| gpu.index == index);
         clients.filter(on_gpu).count()
@@ -98,21 +105,26 @@ impl Served {
         if !self.record.key.is_joint() || !self.measured_limit.is_some_and(fills_one) {
             return;
         }
-        let nvml = Nvml::open(library).ok();
-        let uuids = self.record.driver_uuids();
-        let Some(processes) = nvml.and_then(|nvml| nvml.query_processes_on(uuids)) else {
+        let Ok(nvml) = Nvml::open(library) else {
             return;
         };
+        let Some(processes) = nvml.query_processes_on(self.record.driver_uuids()) else {
+            return;
+        };
+        let indices = &self.record.joint_gpus;
+        // The driver's answer has them by their positions.
+        let by_index = |usage: &GpuUsage| {
+            let index = *indices.get(usage.index as usize)?;
+            Some(GpuUsage { index, ..*usage })
+        };
         for client in self.clients.as_mut_slice() {
-            let mut usages = processes.compute.iter();
-            let usage = usages.find(|usage| Some(usage.pid) == client.pid);
-            let on_gpus = usage.into_iter().flat_map(|usage| &usage.gpus);
-            // They are numbered by their positions.
-            let by_index = on_gpus.filter_map(|usage| {
-                let index = *self.record.joint_gpus.get(usage.index as usize)?;
-                Some(GpuUsage { index, ..*usage })
-            });
-            client.gpus = by_index.collect();
+            client.gpus = processes
+                .compute
+                .iter()
+                .filter(|usage| Some(usage.pid) == client.pid)
+                .flat_map(|usage| &usage.gpus)
+                .filter_map(by_index)
+                .collect();
         }
     }
 
@@ -130,6 +142,35 @@ impl Served {
         );
         Some(Finding::warn("clients-full", what))
     }
+}
+
+impl Clients {
+    fn as_mut_slice(&mut self) -> &mut [Client] {
+        match self {
+            Self::Known(clients) | Self::Partial(clients) => clients,
+        }
+    }
+}
+
+impl Device {
+    /// Returns the most clients that its daemon takes, on all its GPUs together, which are like this one.
+    pub(super) fn client_limit(&self, gpu: &Gpu, program: ControlProgram) -> Option<u32> {
+        let slices = self.key.instance.map(|key| key.compute.size);
+        gpu.client_limit(program, slices)
+            .map(|limit| limit * self.key.gpu_count())
+    }
+}
+
+/// Returns the most clients of whole GPUs: as measured, and as measured or documented.
+pub(super) fn client_limits(
+    program: ControlProgram,
+    key: &DeviceKey,
+) -> (Option<u32>, Option<u32>) {
+    let of_all = |limit| limit * key.gpu_count();
+    (
+        program.measured_client_limit().map(of_all),
+        Some(of_all(program.client_limit)),
+    )
 }
 
 impl Client {

@@ -390,12 +390,6 @@ impl Clients {
         }
     }
 
-    pub(super) fn as_mut_slice(&mut self) -> &mut [Client] {
-        match self {
-            Self::Known(clients) | Self::Partial(clients) => clients,
-        }
-    }
-
     /// True if all clients are known.
     pub fn are_known(&self) -> bool {
         matches!(self, Self::Known(_))

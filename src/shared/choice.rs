@@ -264,14 +264,13 @@ impl Portion {
 /// Returns the positions of the GPUs of a device that the program of the caller would see. If it may use none, `run` refuses
 /// it later.
 fn usable_gpus(environment: &Environment, served: &Served) -> Vec<usize> {
-    let gpus = gpus_of_caller(&environment.host, &served.record, environment_variable);
-    gpus.unwrap_or_default()
+    gpus_of_caller(&environment.host, &served.record, environment_variable).unwrap_or_default()
 }
 
 /// Returns the part of the memory of a GPU or MIG device that a client may have.
 fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
     let limit = served.record.settings.pinned_memory_limit;
-    let limit = limit.map_or(u64::MAX, |limit| limit.bytes());
+    let limit = limit.map_or(u64::MAX, MemoryLimit::bytes);
     memory.map(|memory| memory.min(limit))
 }
 
@@ -309,9 +308,11 @@ fn all_memory(node: &Node, device: &Device, gpus: &[usize]) -> Option<u64> {
 
 /// Returns the least value of the memory of the GPUs of a joint device at these positions.
 fn least_memory(device: &Device, gpus: &[usize], value: impl Fn(Memory) -> u64) -> Option<u64> {
-    let memories = gpus.iter().map(|position| device.memory_of_gpu(*position));
-    let values: Option<Vec<u64>> = memories.map(|memory| memory.map(&value)).collect();
-    values?.into_iter().min()
+    gpus.iter()
+        .map(|position| device.memory_of_gpu(*position).map(&value))
+        .collect::<Option<Vec<u64>>>()?
+        .into_iter()
+        .min()
 }
 
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program

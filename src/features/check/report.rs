@@ -97,11 +97,8 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
         let shape = gpu.shape.as_ref();
         shape.is_some_and(|shape| !shape.is_unknown)
     });
-    let devices = shown.map(|gpu| {
-        let devices = gpu.shape.iter().flat_map(|shape| &shape.devices);
-        devices.filter(|device| is_first_gpu(gpu, device)).count()
-    });
-    let devices = format_count(devices.sum(), "device");
+    let own = shown.filter_map(|gpu| Some(gpu.own_shape()?.devices.len()));
+    let devices = format_count(own.sum(), "device");
     let gpus = format_count(shapes.len(), "GPU");
     let it_fits = if on_node.is_real {
         "It fits this node"
@@ -109,12 +106,6 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
         "It fits"
     };
     Some(format!("{it_fits}: {devices} on {gpus}."))
-}
-
-/// True if a device of a GPU is on this GPU only, or this is the first GPU of a joint device.
-fn is_first_gpu(gpu: &JudgedGpu, device: &DevicePlan) -> bool {
-    let first = device.joint.first();
-    first.is_none_or(|first| *first == gpu.index)
 }
 
 /// Names a block that selects no GPU of a node. A product that no model has either is probably a typing error.
@@ -260,9 +251,10 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
             .iter()
             .all(|one| one.shape.as_ref().is_ok_and(|shape| !shape.is_mig));
         if is_whole {
-            let shapes = group.iter().filter_map(|one| one.shape.as_ref().ok());
-            let mut devices = shapes.flat_map(|shape| &shape.devices);
-            let becomes = if devices.any(|device| !device.joint.is_empty()) {
+            let is_joint = group
+                .iter()
+                .any(|one| one.shape.as_ref().is_ok_and(Shape::is_joint));
+            let becomes = if is_joint {
                 "its GPUs as one joint device"
             } else {
                 "the whole GPU"
@@ -436,13 +428,6 @@ struct PlannedDevice {
     each_client: Option<String>,
 }
 
-/// Describes the devices of a GPU: a joint device with the first of its GPUs.
-fn devices_of_gpu(gpu: &JudgedGpu) -> Option<Vec<PlannedDevice>> {
-    let mut shape = gpu.shape.clone()?;
-    shape.devices.retain(|device| is_first_gpu(gpu, device));
-    Some(device_documents(&shape))
-}
-
 fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
     let devices = shape.devices.iter().map(|device| {
         let settings = device.settings.as_ref();
@@ -495,7 +480,7 @@ impl CheckDocument {
             index: gpu.index,
             model: gpu.model.map(|model| model.key.clone()),
             product: gpu.product.clone(),
-            devices: devices_of_gpu(gpu),
+            devices: gpu.own_shape().as_ref().map(device_documents),
         });
         let elsewhere = on_node
             .elsewhere

@@ -81,10 +81,8 @@ const OTHER_FILES: u64 = 40;
 /// Refuses more copies on so many GPUs of a device than its daemon ever takes.
 pub(super) fn check_client_limit(served: &Served, copies: usize, gpus: usize) -> Result<()> {
     let is_whole = served.record.key.instance.is_none();
-    let of_each = served
-        .hardware_limit
-        .map(|limit| served.part_of_one_gpu(limit));
-    match of_each.map(|limit| limit as usize * gpus) {
+    let of_gpus = |limit| served.part_of_one_gpu(limit) as usize * gpus;
+    match served.hardware_limit.map(of_gpus) {
         Some(limit) if is_whole && copies > limit => {
             let name = &served.record.name;
             let error = usage_error(format_args!(
