@@ -33,7 +33,8 @@ pub fn check_user_mapping(host: &Host) -> Result<(), NoAccess> {
 
 /// Checks that programs of a user may become clients of a device now, as far as that can be seen. What is hidden is
 /// not held against it: the attach check tells.
-pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
+/// `gpus` are the positions of the GPUs that the program sees.
+pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result<(), NoAccess> {
     // A daemon that the user cannot reach does not seem to answer.
     check_user(served, user)?;
     check_state(served)?;
@@ -67,11 +68,10 @@ pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
             clients: describe_client(other) + &more,
         });
     }
-    if served.is_full() {
-        let clients = clients.len();
-        return Err(NoAccess::Full { name, clients });
+    match served.find_full_part(gpus) {
+        Some((name, clients)) => Err(NoAccess::Full { name, clients }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
@@ -211,7 +211,8 @@ pub fn check_ready(
     };
     let device = observe_device(environment, node, name).map_err(is_changing)?;
     let user = user_of(environment, &device);
-    check_access_for_slot(&device, user, slot).map_err(is_changing)?;
+    let gpus = variables.visible_gpus(&device.record);
+    check_access_for_slot(&device, user, slot, &gpus).map_err(is_changing)?;
     let cause = match attach_as(environment, &device, variables, user) {
         Ok(ready) => return Ok(ready),
         Err(cause) => cause,
@@ -219,7 +220,8 @@ pub fn check_ready(
     // Another user's program may have come first, and a device that hangs shows it once it is asked.
     if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
         let device = observe_device(environment, node, name).map_err(is_changing)?;
-        check_access_for_slot(&device, user_of(environment, &device), slot).map_err(is_changing)?;
+        let user = user_of(environment, &device);
+        check_access_for_slot(&device, user, slot, &gpus).map_err(is_changing)?;
     }
     let name = name.to_owned();
     if let NotAttached::Failed(CudaError::CONNECTION_FAILED) = cause {
@@ -243,14 +245,21 @@ fn observe_device(environment: &Environment, node: &Node, name: &str) -> Result<
     node.devices.retain(|device| device.name == name);
     observe_without_driver(environment, &mut node, ANSWER_TIMEOUT);
     let served = node.devices.pop().and_then(|device| device.served);
-    served.ok_or_else(|| NoAccess::NotServed {
+    let mut served = served.ok_or_else(|| NoAccess::NotServed {
         name: name.to_owned(),
         state: "its record is gone",
-    })
+    })?;
+    served.find_client_gpus(environment.nvml_library.as_deref());
+    Ok(served)
 }
 
-fn check_access_for_slot(served: &Served, user: Uid, slot: ClientSlot) -> Result<(), NoAccess> {
-    match check_client_access(served, user) {
+fn check_access_for_slot(
+    served: &Served,
+    user: Uid,
+    slot: ClientSlot,
+    gpus: &[usize],
+) -> Result<(), NoAccess> {
+    match check_client_access(served, user, gpus) {
         Err(NoAccess::Full { .. }) if slot == ClientSlot::NotNeeded => Ok(()),
         answer => answer,
     }
@@ -401,7 +410,7 @@ fn attach_as(
         },
     )?;
     let answer = parse_attach_result(&output.stdout, &output.stderr)?;
-    judge_attach_result(device, variables.visible_devices(), user, answer)
+    judge_attach_result(device, variables, user, answer)
 }
 
 /// A client of a device that computes nothing. While it is there, a daemon that admits no new clients does not end, and nobody
@@ -418,8 +427,7 @@ impl HeldClient {
         command.arg("--hold");
         let (held, line) = HeldProgram::start(CHECK, &command, ATTACH_TIMEOUT)?;
         let answer = parse_attach_result(&line, "")?;
-        let visible = variables.visible_devices();
-        judge_attach_result(device, visible, user, answer).map(|_| Self(held))
+        judge_attach_result(device, &variables, user, answer).map(|_| Self(held))
     }
 }
 
@@ -433,10 +441,10 @@ fn attach_command(environment: &Environment, variables: &Variables, user: Uid) -
     command
 }
 
-/// Judges whether the process became a client of this device, on so many GPUs.
+/// Judges whether the process became a client of this device, on the GPUs in these variables.
 fn judge_attach_result(
     device: &Served,
-    gpus: usize,
+    variables: &Variables,
     user: Uid,
     result: AttachResult,
 ) -> Result<Ready, NotAttached> {
@@ -460,6 +468,7 @@ fn judge_attach_result(
             if let Some(other) = others.next() {
                 return Err(NotAttached::AnotherDevice(format_uuid(*other)));
             }
+            let gpus = variables.visible_gpus(&device.record).len();
             if uuids.len() != gpus {
                 return Err(NotAttached::OtherCount {
                     seen: uuids.len(),

@@ -315,12 +315,23 @@ impl Variables {
         variables
     }
 
-    /// Returns the number of devices that a program with these variables sees.
-    pub(super) fn visible_devices(&self) -> usize {
+    /// Returns the positions of the GPUs of a device that a program with these variables sees.
+    pub fn visible_gpus(&self, record: &DeviceRecord) -> Vec<usize> {
+        let position_of = |word: &str| {
+            record
+                .driver_uuids()
+                .iter()
+                .position(|uuid| uuid == word)
+                .or_else(|| word.parse().ok())
+        };
+        let positions_in = |value: &OsString| {
+            let value = value.to_string_lossy();
+            value.split(',').filter_map(position_of).collect()
+        };
         self.set
             .iter()
             .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES")
-            .map_or(1, |(_, value)| value.to_string_lossy().split(',').count())
+            .map_or_else(|| vec![0], |(_, value)| positions_in(value))
     }
 
     fn with_pipe_directory(pipe: OsString) -> Self {

@@ -168,6 +168,12 @@ impl Device {
         self.processes.as_ref()?.memory
     }
 
+    /// Returns the memory of the GPU of a joint device at this position, if the driver tells it.
+    pub fn memory_of_gpu(&self, position: usize) -> Option<Memory> {
+        let memories = &self.processes.as_ref()?.memory_of_gpus;
+        *memories.get(position)?
+    }
+
     /// Returns the memory of each of its GPUs, which are of one product, if the driver tells it.
     pub fn memory_of_each_gpu(&self) -> Option<Memory> {
         let gpus = self.key.gpus().len() as u64;

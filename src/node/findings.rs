@@ -477,8 +477,10 @@ fn client_limit_remark(served: &Served) -> Option<Finding> {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
         return Some(Finding::warn("too-many-clients", more));
     }
-    let of_daemon = u32::try_from(served.most_clients_on_a_gpu()).ok()?;
-    let most = served.hardware_limit.filter(|most| of_daemon >= *most)?;
+    if served.record.key.is_joint() {
+        return served.full_gpus_remark();
+    }
+    let most = served.hardware_limit.filter(|most| clients >= *most)?;
     let full = if served.record.key.instance.is_none() {
         "it has reached its limit of clients: another program's context fails with CUDA error 46"
             .to_owned()

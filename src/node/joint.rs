@@ -1,7 +1,11 @@
 //! Joint devices of a snapshot: several whole GPUs that one daemon serves as one device.
 
-use super::{Client, Device, Gpu, Node, Served};
-use crate::nvml::EXCLUSIVE_PROCESS;
+use std::path::Path;
+
+use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
+use crate::host::format_gpus;
+use crate::mps::ControlProgram;
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage, Nvml};
 use crate::state::DeviceKey;
 
 impl Node {
@@ -52,18 +56,40 @@ impl Node {
 }
 
 impl Served {
-    /// True if it takes no other client. A joint device takes the measured number on each of its GPUs.
-    pub fn is_full(&self) -> bool {
-        let has_reached = |clients: usize, limit: Option<u32>| {
-            limit.is_some_and(|limit| clients >= limit as usize)
-        };
-        let clients = self.clients.as_slice();
-        if !self.record.key.is_joint() {
-            return has_reached(clients.len(), self.firm_client_limit());
+    /// Returns what takes no other client that sees the GPUs at these positions, and the number of its clients: the device, or
+    /// one GPU of a joint device.
+    pub fn find_full_part(&self, positions: &[usize]) -> Option<(String, usize)> {
+        let (name, clients) = (&self.record.name, self.clients.as_slice().len());
+        let limit = self.firm_client_limit();
+        if limit.is_some_and(|limit| clients >= limit as usize) {
+            return Some((name.clone(), clients));
         }
-        let mut gpus = self.record.joint_gpus.iter();
-        has_reached(clients.len(), self.record.settings.max_clients)
-            || gpus.all(|gpu| has_reached(self.clients_on_gpu(*gpu), self.measured_limit))
+        let full = self.gpus_at_limit(self.measured_limit);
+        let gpu = positions
+            .iter()
+            .filter_map(|position| self.record.joint_gpus.get(*position))
+            .find(|gpu| full.contains(gpu))?;
+        Some((format!("GPU {gpu} of {name}"), self.clients_on_gpu(*gpu)))
+    }
+
+    /// Returns the GPUs of a joint device that have their part of this number of clients.
+    fn gpus_at_limit(&self, limit: Option<u32>) -> Vec<u32> {
+        let Some(limit) = limit else {
+            return Vec::new();
+        };
+        let each = self.part_of_one_gpu(limit) as usize;
+        let is_at_limit = |gpu: &u32| self.clients_on_gpu(*gpu) >= each;
+        self.record
+            .joint_gpus
+            .iter()
+            .copied()
+            .filter(is_at_limit)
+            .collect()
+    }
+
+    /// Returns the part of a number of clients that one of its GPUs takes.
+    pub fn part_of_one_gpu(&self, clients: u32) -> u32 {
+        clients / self.record.key.gpu_count()
     }
 
     /// Returns the number of clients with a context on one GPU of a joint device.
@@ -73,15 +99,79 @@ impl Served {
         clients.filter(on_gpu).count()
     }
 
-    /// Returns the number of clients that count for the limit of its daemon: on a joint device, those on one GPU.
-    pub(super) fn most_clients_on_a_gpu(&self) -> usize {
-        self.record
-            .joint_gpus
-            .iter()
-            .map(|gpu| self.clients_on_gpu(*gpu))
-            .max()
-            .unwrap_or_else(|| self.clients.as_slice().len())
+    /// Asks the driver which GPUs of a joint device its clients use, if they are enough to fill one.
+    pub fn find_client_gpus(&mut self, library: Option<&Path>) {
+        let clients = self.clients.as_slice().len();
+        let fills_one = |limit| clients >= self.part_of_one_gpu(limit) as usize;
+        if !self.record.key.is_joint() || !self.measured_limit.is_some_and(fills_one) {
+            return;
+        }
+        let Ok(nvml) = Nvml::open(library) else {
+            return;
+        };
+        let Some(processes) = nvml.query_processes_on(self.record.driver_uuids()) else {
+            return;
+        };
+        let indices = &self.record.joint_gpus;
+        // The driver's answer has them by their positions.
+        let by_index = |usage: &GpuUsage| {
+            let index = *indices.get(usage.index as usize)?;
+            Some(GpuUsage { index, ..*usage })
+        };
+        for client in self.clients.as_mut_slice() {
+            client.gpus = processes
+                .compute
+                .iter()
+                .filter(|usage| Some(usage.pid) == client.pid)
+                .flat_map(|usage| &usage.gpus)
+                .filter_map(by_index)
+                .collect();
+        }
     }
+
+    /// Describes the GPUs of a joint device on which no other client has a context.
+    pub(super) fn full_gpus_remark(&self) -> Option<Finding> {
+        let full = self.gpus_at_limit(self.hardware_limit);
+        let (their, them) = match full.as_slice() {
+            [] => return None,
+            [_] => ("has reached its", "it"),
+            _ => ("have reached their", "them"),
+        };
+        let gpus = format_gpus(&full);
+        let what = format!(
+            "{gpus} {their} limit of clients: another program's context on {them} fails with CUDA error 46"
+        );
+        Some(Finding::warn("clients-full", what))
+    }
+}
+
+impl Clients {
+    fn as_mut_slice(&mut self) -> &mut [Client] {
+        match self {
+            Self::Known(clients) | Self::Partial(clients) => clients,
+        }
+    }
+}
+
+impl Device {
+    /// Returns the most clients that its daemon takes, on all its GPUs together, which are like this one.
+    pub(super) fn client_limit(&self, gpu: &Gpu, program: ControlProgram) -> Option<u32> {
+        let slices = self.key.instance.map(|key| key.compute.size);
+        gpu.client_limit(program, slices)
+            .map(|limit| limit * self.key.gpu_count())
+    }
+}
+
+/// Returns the most clients of whole GPUs: as measured, and as measured or documented.
+pub(super) fn client_limits(
+    program: ControlProgram,
+    key: &DeviceKey,
+) -> (Option<u32>, Option<u32>) {
+    let of_all = |limit| limit * key.gpu_count();
+    (
+        program.measured_client_limit().map(of_all),
+        Some(of_all(program.client_limit)),
+    )
 }
 
 impl Client {

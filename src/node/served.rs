@@ -48,8 +48,8 @@ pub struct Served {
     /// The pods that hold a share, and of which no program is a client, by namespace and name. Read with the clients'
     /// workloads.
     pub idle_pods: Vec<String>,
-    /// The most clients that its daemon takes: measured on whole GPUs, as NVIDIA documents it on MIG devices; `None` if it is
-    /// not known.
+    /// The most clients that its daemon takes, on all its GPUs together: measured on whole GPUs, as NVIDIA documents it on MIG
+    /// devices; `None` if it is not known.
     pub hardware_limit: Option<u32>,
     /// The same if it was measured.
     pub measured_limit: Option<u32>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::device_selector::{Candidate, device_order, select_candidates};
 use super::device_spelling::strip_affixes;
-use super::joint::shared_compute_mode;
+use super::joint::{client_limits, shared_compute_mode};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::failure::Problem;
@@ -193,7 +193,7 @@ impl Node {
             };
             let key = &served.record.key;
             (served.measured_limit, served.hardware_limit) = match key.instance {
-                None => (program.measured_client_limit(), Some(program.client_limit)),
+                None => client_limits(program, key),
                 Some(instance) => {
                     let gpu = self.gpus.iter().find(|gpu| gpu.uuid == key.gpu);
                     let slices = Some(instance.compute.size);
@@ -293,8 +293,7 @@ impl Node {
     /// Returns the size of a device that can be seen.
     pub fn size_of(&self, device: &Device) -> Option<DeviceSize> {
         let gpu = self.gpu_with_uuid(&device.key.gpu)?;
-        let slices = device.key.instance.map(|key| key.compute.size);
-        let clients = gpu.client_limit(self.control_program(), slices);
+        let clients = device.client_limit(gpu, self.control_program());
         let Some(key) = device.key.instance else {
             return Some(gpu.device_size().with_client_limit(clients));
         };

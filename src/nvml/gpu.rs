@@ -205,6 +205,7 @@ impl GpuHandle {
             clients: self.list_usages(clients)?,
             compute: self.list_usages(compute)?,
             memory: self.query_memory().ok(),
+            memory_of_gpus: Vec::new(),
         })
     }
 
@@ -265,6 +266,8 @@ pub struct Processes {
     pub clients: Vec<Usage>,
     /// `None` if the driver hides it from the caller.
     pub memory: Option<Memory>,
+    /// The memory of each GPU of a joint device, in their order; none of another device.
+    pub memory_of_gpus: Vec<Option<Memory>>,
 }
 
 impl Processes {
@@ -282,6 +285,7 @@ impl Processes {
         for (index, own) in gpus {
             add_usages(&mut all.compute, index, own.compute);
             add_usages(&mut all.clients, index, own.clients);
+            all.memory_of_gpus.push(own.memory);
             all.memory = all.memory.zip(own.memory).map(|(all, own)| Memory {
                 total: all.total + own.total,
                 used: all.used + own.used,

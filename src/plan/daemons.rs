@@ -351,7 +351,12 @@ impl Set {
         if let Some(limit) = served.hardware_limit
             && settings.intended_clients() > Some(limit)
         {
-            because = because.with_remark(&format!("its daemon takes {limit} clients at most"));
+            let clients = if served.record.key.is_joint() {
+                format!("{} clients on each GPU", served.part_of_one_gpu(limit))
+            } else {
+                format!("{limit} clients")
+            };
+            because = because.with_remark(&format!("its daemon takes {clients} at most"));
         }
         let set = Self {
             name: served.record.name.clone(),

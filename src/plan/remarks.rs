@@ -101,8 +101,12 @@ impl Plan {
             if let Some((meant, limit)) = meant.zip(device.client_limit)
                 && meant > limit
             {
+                let most = match device.joint.len() {
+                    0 => limit.to_string(),
+                    gpus => format!("{} on each GPU", limit as usize / gpus),
+                };
                 let is_whole = device.profile.is_none();
-                let names = excess.entry((meant, limit, is_whole)).or_default();
+                let names = excess.entry((meant, most, is_whole)).or_default();
                 names.push(&start.name);
             }
         }
@@ -110,12 +114,12 @@ impl Plan {
             Some(branch) => format!("driver {branch}"),
             None => "drivers before 590".to_owned(),
         };
-        let excess = excess.into_iter().map(|((meant, limit, is_whole), names)| {
+        let excess = excess.into_iter().map(|((meant, most, is_whole), names)| {
             let is = if names.len() == 1 { "is" } else { "are" };
             let names = names.join(", ");
             let by = if is_whole { "" } else { ", by NVIDIA's MIG guide" };
             format!(
-                "{names} {is} meant for {meant} clients, and {limit} are the most with {driver}{by}. Other programs get \
+                "{names} {is} meant for {meant} clients, and {most} are the most with {driver}{by}. Other programs get \
                  CUDA error 46."
             )
         });

@@ -259,7 +259,7 @@ impl<'a> Planner<'a> {
         if whole.is_joint && self.first_gpu_of(&key) != gpu.uuid {
             return Ok(());
         }
-        let clients = self.node.control_program().client_limit;
+        let clients = self.node.control_program().client_limit * key.gpu_count();
         let size = || gpu.device_size().with_client_limit(Some(clients));
         let settings = whole
             .settings

@@ -233,6 +233,20 @@ pub struct JudgedGpu {
     pub shape: Option<Shape>,
 }
 
+impl JudgedGpu {
+    /// Returns its layout with the joint devices only of which it is the first GPU.
+    pub fn own_shape(&self) -> Option<Shape> {
+        let mut shape = self.shape.clone()?;
+        shape.devices.retain(|device| {
+            device
+                .joint
+                .first()
+                .is_none_or(|first| *first == self.index)
+        });
+        Some(shape)
+    }
+}
+
 /// Judges a profile on an imaginary node of these GPUs.
 pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
     check_on_node(profile, &EmptyNode::of_models(gpus))
@@ -408,6 +422,11 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// True if it has a joint device.
+    pub fn is_joint(&self) -> bool {
+        self.devices.iter().any(|device| !device.joint.is_empty())
+    }
+
     /// Returns the result of a plan for an empty GPU. Without one it has neither MIG mode nor a daemon.
     fn from_plan(plan: Option<&GpuPlan>, gpu: Option<&Gpu>) -> Self {
         let mut devices = plan.map_or_else(Vec::new, |plan| plan.devices.clone());

@@ -334,7 +334,7 @@ impl<'a> ProfileCheck<'a> {
         // "0" stands for whatever number comes in.
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
             let message = "not a device name: up to 64 letters, digits, \".\", \"_\" and \"-\", and {gpu} \
-                 or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
+                 or {n}; it may not begin with \".\", \"-\", \"GPU-\", \"MIG-\" or \"JOINT-\"";
             return self.refuse(span, message);
         }
         Ok(Some((name.to_owned(), span)))

@@ -8,12 +8,13 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{NoAccess, check_client_access, check_user};
+use crate::client::{NoAccess, check_client_access, check_user, gpus_of_caller};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
-use crate::host::Uid;
+use crate::host::{Environment, Uid, environment_variable, join_words};
 use crate::node::{Device, Node, Served};
+use crate::nvml::Memory;
 use crate::settings::MemoryLimit;
 use crate::state::{DeviceKey, DeviceRecord};
 
@@ -60,6 +61,8 @@ fn pattern(text: &str) -> Result<Regex, String> {
 pub struct NoneFree {
     /// The reason of each device that would do.
     pub reasons: Vec<NoAccess>,
+    /// The joint devices that would do if they were named.
+    pub unnamed_joint: Vec<String>,
     /// True if no daemon runs on the node, as far as is known.
     pub is_without_daemons: bool,
 }
@@ -70,6 +73,10 @@ impl Failure for NoneFree {
             [only] => only.hint(),
             _ if self.is_temporary() => Some("wait for one with --wait 5m".to_owned()),
             [] if self.is_without_daemons => Some(no_daemon_hint()),
+            [] if !self.unnamed_joint.is_empty() => {
+                let name = &self.unnamed_joint[0];
+                Some(format!("name it: mig-mps run --any {name} -- PROGRAM"))
+            }
             [] => Some("mig-mps status shows the devices".to_owned()),
             _ => Some("mig-mps status shows the state of each device".to_owned()),
         }
@@ -87,7 +94,7 @@ impl NoneFree {
 
     fn text(&self) -> String {
         let mut lines = vec![match self.reasons.len() {
-            0 => return "no device with a daemon matches".to_owned(),
+            0 => return self.text_without_reasons(),
             1 => return self.reasons[0].to_string(),
             count => format!("none of {count} devices takes a program now:"),
         }];
@@ -99,6 +106,15 @@ impl NoneFree {
         }
         lines.join("\n")
     }
+
+    fn text_without_reasons(&self) -> String {
+        let devices = match self.unnamed_joint.as_slice() {
+            [] => return "no device with a daemon matches".to_owned(),
+            [only] => format!("the joint device {only}"),
+            several => format!("one of the joint devices {}", join_words(several, "and")),
+        };
+        format!("no device on a single GPU matches; {devices} must be named")
+    }
 }
 
 /// Returns the devices that would do and take a program of the user now: those that are for this user alone first, then those
@@ -106,20 +122,26 @@ impl NoneFree {
 pub fn free_devices<'n>(
     node: &'n Node,
     wanted: &WantedDevices,
-    user: Uid,
+    environment: &Environment,
 ) -> Result<Vec<&'n Served>, NoneFree> {
+    let user = environment.caller;
     let mut free = Vec::new();
     let mut reasons = Vec::new();
+    let mut unnamed_joint = Vec::new();
     for device in &node.devices {
         let Some(served) = &device.served else {
             continue;
         };
         if !wanted.matches_device(node, served) {
+            if wanted.names.is_empty() && wanted.matches_if_named(node, served) {
+                unnamed_joint.push(served.record.name.clone());
+            }
             continue;
         }
-        let portion = Portion::for_device(node, device, served);
-        match check_client_access(served, user)
-            .and_then(|()| wanted.check_memory(node, device, served))
+        let portion = Portion::for_device(node, environment, device, served);
+        let gpus = usable_gpus(environment, served);
+        match check_client_access(served, user, &gpus)
+            .and_then(|()| wanted.check_memory(node, device, served, &gpus))
         {
             Ok(()) => {
                 let is_shared = served.record.only_user() != Some(user);
@@ -133,6 +155,7 @@ pub fn free_devices<'n>(
     if free.is_empty() {
         return Err(NoneFree {
             reasons,
+            unnamed_joint,
             is_without_daemons: node.has_no_daemons(),
         });
     }
@@ -152,16 +175,25 @@ impl WantedDevices {
     }
 
     /// Refuses a device that gives a program less memory than is wanted.
-    fn check_memory(&self, node: &Node, device: &Device, served: &Served) -> Result<(), NoAccess> {
+    fn check_memory(
+        &self,
+        node: &Node,
+        device: &Device,
+        served: &Served,
+        gpus: &[usize],
+    ) -> Result<(), NoAccess> {
         let Some(wanted) = self.min_memory else {
             return Ok(());
         };
         let least = Some(wanted.bytes());
-        let free = within_limit(served, free_memory(node, device));
+        let free = within_limit(served, free_memory(node, device, gpus));
         if free >= least {
             return Ok(());
         }
-        let name = served.record.name.clone();
+        let mut name = served.record.name.clone();
+        if device.key.is_joint() {
+            name = format!("a GPU of {name}");
+        }
         let Some(free) = free else {
             return Err(NoAccess::HiddenMemory { name });
         };
@@ -170,7 +202,7 @@ impl WantedDevices {
             mib: free >> 20,
             wanted: wanted.to_string(),
             is_limited: within_limit(served, Some(u64::MAX)) < least,
-            is_passing: within_limit(served, all_memory(node, device)) >= least,
+            is_passing: within_limit(served, all_memory(node, device, gpus)) >= least,
         })
     }
 
@@ -182,11 +214,15 @@ impl WantedDevices {
             [] => !record.key.is_joint(),
             names => names.contains(&record.name),
         };
-        is_meant
-            && self
-                .profile
-                .as_ref()
-                .is_none_or(|profile| has_profile(record, profile))
+        is_meant && self.matches_if_named(node, served)
+    }
+
+    /// True for a device of the wanted profile and product.
+    fn matches_if_named(&self, node: &Node, served: &Served) -> bool {
+        let record = &served.record;
+        self.profile
+            .as_ref()
+            .is_none_or(|profile| has_profile(record, profile))
             && self.product.as_ref().is_none_or(|product| {
                 node.gpu_with_uuid(&record.key.gpu)
                     .is_some_and(|gpu| product.is_match(&gpu.product))
@@ -201,26 +237,40 @@ pub struct Portion {
     pub multiprocessors: Option<u32>,
     /// The free memory in bytes, up to the device's limit for a client, as far as it is known.
     pub memory: Option<u64>,
+    /// True for a joint device: this is the part of each GPU that the program sees, or of the one with the least memory.
+    pub is_of_each_gpu: bool,
 }
 
 impl Portion {
     /// Returns what a program without limits of its own would get.
-    pub fn for_device(node: &Node, device: &Device, served: &Served) -> Self {
+    pub fn for_device(
+        node: &Node,
+        environment: &Environment,
+        device: &Device,
+        served: &Served,
+    ) -> Self {
+        let gpus = usable_gpus(environment, served);
         let settings = &served.record.settings;
         let size = node.size_of(device).unwrap_or_default();
         let tenths = settings.active_thread_percentage.to_tenths();
         Self {
             multiprocessors: size.multiprocessors.map(|sms| sms.usable_at(tenths)),
-            memory: within_limit(served, free_memory(node, device)),
+            memory: within_limit(served, free_memory(node, device, &gpus)),
+            is_of_each_gpu: device.key.is_joint(),
         }
     }
 }
 
-/// Returns the part of some memory that a client may have, on all GPUs of the device together.
+/// Returns the positions of the GPUs of a device that the program of the caller would see. If it may use none, `run` refuses
+/// it later.
+fn usable_gpus(environment: &Environment, served: &Served) -> Vec<usize> {
+    gpus_of_caller(&environment.host, &served.record, environment_variable).unwrap_or_default()
+}
+
+/// Returns the part of the memory of a GPU or MIG device that a client may have.
 fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
     let limit = served.record.settings.pinned_memory_limit;
-    let gpus = served.record.key.gpus().len() as u64;
-    let limit = limit.map_or(u64::MAX, |limit| limit.bytes() * gpus);
+    let limit = limit.map_or(u64::MAX, MemoryLimit::bytes);
     memory.map(|memory| memory.min(limit))
 }
 
@@ -230,24 +280,39 @@ fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
     own.is_some_and(|own| own == *wanted || own.to_short() == *wanted)
 }
 
-/// Returns the free memory of a device in bytes; all of it if the driver hides how much is used.
-fn free_memory(node: &Node, device: &Device) -> Option<u64> {
+/// Returns the free memory of a device in bytes; all of it if the driver hides how much is used. Of a joint device, that of the
+/// GPU with the least, among those at these positions.
+fn free_memory(node: &Node, device: &Device, gpus: &[usize]) -> Option<u64> {
+    if device.key.is_joint() {
+        let free = |memory: Memory| memory.total.saturating_sub(memory.used);
+        return least_memory(device, gpus, free);
+    }
     if let Some(memory) = device.memory() {
         return Some(memory.total.saturating_sub(memory.used));
     }
-    all_memory(node, device)
+    all_memory(node, device, gpus)
 }
 
-/// Returns the memory of a device in bytes.
-fn all_memory(node: &Node, device: &Device) -> Option<u64> {
+/// Returns the memory of a device in bytes; of a joint device, that of each GPU.
+fn all_memory(node: &Node, device: &Device, gpus: &[usize]) -> Option<u64> {
     match &device.part {
         _ if !device.is_there() => None,
+        _ if device.key.is_joint() => least_memory(device, gpus, |memory| memory.total),
         Some(part) => Some(part.memory_mib << 20),
         None => {
             let of_gpu = || node.gpu_with_uuid(&device.key.gpu)?.memory;
             Some(device.memory().or_else(of_gpu)?.total)
         }
     }
+}
+
+/// Returns the least value of the memory of the GPUs of a joint device at these positions.
+fn least_memory(device: &Device, gpus: &[usize], value: impl Fn(Memory) -> u64) -> Option<u64> {
+    gpus.iter()
+        .map(|position| device.memory_of_gpu(*position).map(&value))
+        .collect::<Option<Vec<u64>>>()?
+        .into_iter()
+        .min()
 }
 
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program

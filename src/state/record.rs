@@ -55,6 +55,11 @@ impl DeviceKey {
         !self.joint.is_empty()
     }
 
+    /// Returns the number of its GPUs, which is at least one.
+    pub fn gpu_count(&self) -> u32 {
+        u32::try_from(self.gpus().len()).unwrap_or(1)
+    }
+
     /// Returns the UUIDs of its GPUs.
     pub fn gpus(&self) -> &[String] {
         if self.is_joint() {

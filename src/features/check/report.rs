@@ -97,15 +97,8 @@ fn summarize_node(on_node: &OnNode) -> Option<String> {
         let shape = gpu.shape.as_ref();
         shape.is_some_and(|shape| !shape.is_unknown)
     });
-    let devices = shown.map(|gpu| {
-        let devices = gpu.shape.iter().flat_map(|shape| &shape.devices);
-        let is_of_it = |device: &&DevicePlan| {
-            let first = device.joint.first();
-            first.is_none_or(|first| *first == gpu.index)
-        };
-        devices.filter(is_of_it).count()
-    });
-    let devices = format_count(devices.sum(), "device");
+    let own = shown.filter_map(|gpu| Some(gpu.own_shape()?.devices.len()));
+    let devices = format_count(own.sum(), "device");
     let gpus = format_count(shapes.len(), "GPU");
     let it_fits = if on_node.is_real {
         "It fits this node"
@@ -258,7 +251,15 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
             .iter()
             .all(|one| one.shape.as_ref().is_ok_and(|shape| !shape.is_mig));
         if is_whole {
-            let _ = writeln!(out, "  the whole GPU, on any model");
+            let is_joint = group
+                .iter()
+                .any(|one| one.shape.as_ref().is_ok_and(Shape::is_joint));
+            let becomes = if is_joint {
+                "its GPUs as one joint device"
+            } else {
+                "the whole GPU"
+            };
+            let _ = writeln!(out, "  {becomes}, on any model");
             continue;
         }
         let widest = group
@@ -399,13 +400,15 @@ struct BlockOnOneModel {
 struct PlannedDevice {
     /// The name; null without a daemon.
     name: Option<String>,
-    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
+    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for whole GPUs.
     profile: Option<String>,
-    /// The placement of its GPU instance; null for a whole GPU.
+    /// The indices of the GPUs of a joint device, which only the first of them lists; empty for another device.
+    joint_gpus: Vec<u32>,
+    /// The placement of its GPU instance; null for whole GPUs.
     placement: Option<Placement>,
-    /// Streaming multiprocessors; null if unknown.
+    /// Streaming multiprocessors, of each GPU; null if unknown.
     multiprocessors: Option<u32>,
-    /// Device memory; null if unknown.
+    /// Device memory, of each GPU; null if unknown.
     memory_total_bytes: Option<u64>,
     /// The setting `serve`: the users that its daemon serves; null without a daemon.
     serve: Option<String>,
@@ -431,6 +434,7 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
         PlannedDevice {
             name: settings.map(|_| device.name.clone()),
             profile: device.profile.clone(),
+            joint_gpus: device.joint.clone(),
             placement: device.place.placement(),
             multiprocessors: device.multiprocessors,
             memory_total_bytes: device.memory_mib.map(|mib| mib << 20),
@@ -476,7 +480,7 @@ impl CheckDocument {
             index: gpu.index,
             model: gpu.model.map(|model| model.key.clone()),
             product: gpu.product.clone(),
-            devices: gpu.shape.as_ref().map(device_documents),
+            devices: gpu.own_shape().as_ref().map(device_documents),
         });
         let elsewhere = on_node
             .elsewhere

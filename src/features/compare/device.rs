@@ -48,11 +48,7 @@ impl ServedDevice {
             None => idle_device(node, environment)?,
         };
         if served.record.key.is_joint() {
-            let name = &served.record.name;
-            let error = usage_error(format_args!(
-                "{name} is a joint device, and compare measures on one GPU"
-            ));
-            return Err(error.with_hint("compare on a device with one GPU"));
+            return Err(joint_device_error(&served.record.name));
         }
         check_not_in_use(node, node.device_with_key(&served.record.key), Some(served))?;
         let records = observe_records(environment)?;
@@ -124,7 +120,13 @@ fn no_daemon_error() -> CommandError {
 
 /// Returns a device that nobody uses, or else the best one.
 fn idle_device<'n>(node: &'n Node, environment: &Environment) -> Result<&'n Served> {
-    let free = free_devices(node, &WantedDevices::default(), environment.caller)?;
+    let free =
+        free_devices(node, &WantedDevices::default(), environment).map_err(|none| {
+            match none.unnamed_joint.first() {
+                Some(joint) if none.reasons.is_empty() => joint_device_error(joint),
+                _ => none.into(),
+            }
+        })?;
     let is_idle = |served: &Served| {
         let device = node.device_with_key(&served.record.key);
         user_pids(device, Some(served)).is_empty()
@@ -134,6 +136,13 @@ fn idle_device<'n>(node: &'n Node, environment: &Environment) -> Result<&'n Serv
         .copied()
         .find(|served| is_idle(served))
         .unwrap_or(free[0]))
+}
+
+fn joint_device_error(name: &str) -> CommandError {
+    usage_error(format_args!(
+        "{name} is a joint device, and compare measures on one GPU"
+    ))
+    .with_hint("compare on a device with one GPU")
 }
 
 /// Returns the pids of the programs that use a device, as clients or outside MPS.

@@ -78,11 +78,12 @@ const FILES_EACH: u64 = 3;
 /// The descriptors of everything else.
 const OTHER_FILES: u64 = 40;
 
-/// Refuses more copies on a device than its daemon ever takes.
-pub(super) fn check_client_limit(served: &Served, copies: usize) -> Result<()> {
+/// Refuses more copies on so many GPUs of a device than its daemon ever takes.
+pub(super) fn check_client_limit(served: &Served, copies: usize, gpus: usize) -> Result<()> {
     let is_whole = served.record.key.instance.is_none();
-    match served.hardware_limit {
-        Some(limit) if is_whole && copies > limit as usize => {
+    let of_gpus = |limit| served.part_of_one_gpu(limit) as usize * gpus;
+    match served.hardware_limit.map(of_gpus) {
+        Some(limit) if is_whole && copies > limit => {
             let name = &served.record.name;
             let error = usage_error(format_args!(
                 "{name} takes {limit} clients, and not {copies}"

@@ -174,8 +174,24 @@ impl RunArgs {
         } else {
             find_served(&node, self.device.as_deref().unwrap_or_default())?
         };
+        self.check_joint_name(&node, served)?;
         let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
         Ok((served.clone(), variables))
+    }
+
+    /// Refuses the name of one GPU for a joint device: the program would get all its GPUs.
+    fn check_joint_name(&self, node: &Node, served: &Served) -> Result<()> {
+        let (name, word) = (&served.record.name, self.device.as_deref());
+        let is_of_gpu = |word: &str| word != name && node.gpu_index(word).is_ok();
+        match word {
+            Some(word) if served.record.key.is_joint() && is_of_gpu(word) => {
+                let error = usage_error(format_args!("{word} is a GPU of the joint device {name}"));
+                Err(error.with_hint(format!(
+                    "mig-mps run {name} -- PROGRAM uses all its GPUs, or those in CUDA_VISIBLE_DEVICES"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Says what a container needs, in which programs would run outside MPS. A private daemon is below this directory.
@@ -229,6 +245,8 @@ impl RunArgs {
         let copies = self.requested_copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::environment_variable)?;
+        let count = devices.len();
+        let mut ranks = None;
         let joint;
         if self.joint {
             joint = joint_device(&node, &devices)?;
@@ -238,7 +256,7 @@ impl RunArgs {
         } else {
             let position = match LocalRank::from_environment(host::environment_variable) {
                 Err(NoRank::NotSet) if self.map.is_none() && !self.choose.by_rank => {
-                    note_others(&devices[0].name, 1, devices.len());
+                    ranks = Some(1);
                     0
                 }
                 Err(NoRank::NotSet) => {
@@ -249,15 +267,16 @@ impl RunArgs {
                 rank => {
                     let rank = rank?;
                     let keys: Vec<&DeviceKey> = devices.iter().map(|device| &device.key).collect();
-                    if let Some(ranks) = rank.ranks_if_first() {
-                        note_others(&devices[0].name, ranks, devices.len());
-                    }
+                    ranks = rank.ranks_if_first();
                     self.rank_position(&environment.host, rank, &keys, keys.len())?
                 }
             };
             devices = vec![devices[position]];
         }
         let joined = PrivateDevice::join_all(environment, &devices)?;
+        if let Some(ranks) = ranks {
+            note_others(&devices[0].name, ranks, count);
+        }
         let code = self.run_on(environment, &node, &joined, copies);
         // Before this process ends, which drops nothing.
         drop(joined);
@@ -329,10 +348,13 @@ impl RunArgs {
         let names = node
             .resolve_words(self.device.as_slice())
             .map_err(CommandError::from)?;
+        for served in names.iter().filter_map(|name| node.served_named(name)) {
+            self.check_joint_name(&node, served)?;
+        }
         let wanted = self.wanted.with_names(names);
         let mut found = Vec::new();
         let mut failed = None;
-        let free = free_devices(&node, &wanted, environment.caller)
+        let free = free_devices(&node, &wanted, environment)
             .map_err(|none| RunObstacle::new(none.is_temporary(), none))?;
         for served in free {
             // A device that fails is passed over while another one does not.
@@ -412,19 +434,18 @@ impl RunArgs {
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
             let target = &devices[position];
-            copies::check_client_limit(&target.served, on_device)?;
             let mut options = self.options;
             let share = self
                 .share
                 .and_then(|share| share.thread_percentage(on_device, target.size));
             options.threads = share.or(options.threads);
+            let (served, environment) = (&target.served, &target.environment);
+            let variables = variables_with_caller_limits(served, environment, &options)?;
+            let gpus = variables.visible_gpus(&served.record).len();
+            copies::check_client_limit(served, on_device, gpus)?;
             copies.push(ProgramCopy {
-                device: target.served.record.name.clone(),
-                variables: variables_with_caller_limits(
-                    &target.served,
-                    &target.environment,
-                    &options,
-                )?,
+                device: served.record.name.clone(),
+                variables,
             });
         }
         Ok(copies)
@@ -450,7 +471,7 @@ impl Target {
     fn new(node: &Node, environment: &Environment, served: &Served) -> Self {
         let device = node.device_with_key(&served.record.key);
         let size = device.and_then(|device| node.size_of(device));
-        let portion = device.map(|device| Portion::for_device(node, device, served));
+        let portion = device.map(|device| Portion::for_device(node, environment, device, served));
         Self {
             portion: portion.unwrap_or_default(),
             environment: environment.clone(),

@@ -17,6 +17,9 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
     let facts: Vec<String> = sms.into_iter().chain(memory).collect();
     note(&match facts.as_slice() {
         [] => format!("using {name}"),
+        _ if portion.is_of_each_gpu => {
+            format!("using {name} ({} on each GPU)", facts.join(" and "))
+        }
         _ => format!("using {name} ({})", facts.join(", ")),
     });
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use testkit::{Ran, Sim, assert_contains, in_state, needs_root};
+use testkit::{App, Ran, Sim, assert_contains, in_state, needs_root};
 
 use super::{TRAINERS, gpu, joint, trainers};
 
@@ -18,7 +18,12 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn records_of_a_gpu_and_of_a_joint_device_with_it_are_cleaned_up() {
     let alone = "[[gpu]]\nselect = { index = [1] }\nmig = false\nname = \"alone\"\n";
-    for (first, name, second) in [(alone, "alone", TRAINERS), (TRAINERS, "trainers", alone)] {
+    // The profile that has GPU 1 alone does not select GPU 0: then the user ends what is dead.
+    let cases = [
+        (alone, "alone", TRAINERS, 0),
+        (TRAINERS, "trainers", alone, 4),
+    ];
+    for (first, name, second, status) in cases {
         let sim = Sim::served("h200", 2, first);
         let record = sim.node.run_dir().join(sim.uuid(name));
         let kept = sim.node.dir().join("kept");
@@ -26,12 +31,11 @@ fn records_of_a_gpu_and_of_a_joint_device_with_it_are_cleaned_up() {
         sim.run(&["down", name, "--yes"]).ended(0);
         sim.up(second, &["--yes"]).ended(0);
         copy(&kept, &record);
-        let status = sim.status();
-        assert_eq!(in_state(&status, "ready").len(), 1, "{status:#}");
-        assert_eq!(in_state(&status, "dead"), [name], "{status:#}");
-        // The profile of the second one leaves GPU 0 alone in one of the cases: then the user ends what is dead.
-        let ran = sim.up(second, &["--yes"]);
-        if ran.status != 0 {
+        let shown = sim.status();
+        assert_eq!(in_state(&shown, "ready").len(), 1, "{shown:#}");
+        assert_eq!(in_state(&shown, "dead"), [name], "{shown:#}");
+        let ran = sim.up(second, &["--yes"]).ended(status);
+        if status != 0 {
             assert_contains(&ran.stderr, &format!("mig-mps down {name}"));
             sim.run(&["down", name, "--yes"]).ended(0);
         }
@@ -125,4 +129,46 @@ fn a_stopped_device_is_forgotten_with_one_of_its_gpus() {
         sim.up(&bare, &["--yes"]).ended(0);
         assert_eq!(in_state(&sim.status(), "no daemon"), ["0", "1", "2"]);
     }
+}
+
+/// `run --private --joint` on these GPUs, with this program.
+fn private(sim: &Sim, visible: &str, program: &[&str]) -> Command {
+    let mut command = sim.command(&[&["run", "--private", "--joint", "--"], program].concat());
+    command
+        .env("TMPDIR", sim.node.run_dir().parent().unwrap())
+        .env("CUDA_VISIBLE_DEVICES", visible)
+        .env_remove("MIG_MPS_LOG_DIR");
+    command
+}
+
+#[test]
+fn a_private_joint_device_refuses_another_with_one_of_its_gpus() {
+    let sim = Sim::with("h200", 3);
+    let mut first = App::start(private(&sim, "0,1", &["cuda-app", "hold", "--on", "all"]));
+    assert_contains(&first.wait_up(), " up devices 2 ");
+    for visible in ["1,2", "0", "1", "0,1,2"] {
+        let ran = Ran::of(&mut private(&sim, visible, &["true"])).ended(125);
+        assert_contains(&ran.stderr, "has an MPS daemon already");
+    }
+    let program = ["cuda-app", "run", "0", "--on", "all"];
+    for visible in ["0,1", "1,0"] {
+        let ran = Ran::of(&mut private(&sim, visible, &program)).ended(0);
+        assert_contains(&ran.stdout, " up devices 2 ");
+    }
+    assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 1);
+    Ran::of(&mut private(&sim, "2", &["true"])).ended(0);
+    assert!(first.finish().status.success());
+}
+
+#[test]
+fn a_private_joint_device_in_another_is_the_same_one() {
+    let sim = Sim::with("h200", 3);
+    let mig_mps = sim.program();
+    let nested = [mig_mps.as_str(), "run", "--private", "--joint", "--"];
+    let program = ["cuda-app", "run", "0", "--on", "all"];
+    let starts = sim.happened("daemon start");
+    let mut command = private(&sim, "1,2", &[&nested[..], &program].concat());
+    let ran = Ran::of(&mut command).ended(0);
+    assert_contains(&ran.stdout, " up devices 2 ");
+    assert_eq!(sim.happened("daemon start"), starts + 1);
 }

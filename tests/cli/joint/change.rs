@@ -135,30 +135,22 @@ fn heal_replaces_a_daemon_that_has_died_and_cures_one_that_hangs() {
     sim.up_does_nothing(&trainers("share = 4"));
 }
 
+/// After a reboot, `heal` leaves the start to `up`.
 #[test]
-fn after_a_reboot_up_and_heal_start_it_again() {
+fn after_a_reboot_up_starts_it_again() {
     let sim = joint("share = 2");
     let uuid = sim.uuid("trainers");
-    for command in ["up", "heal"] {
-        sim.node.reboot();
-        let status = sim.status();
-        assert_eq!(in_state(&status, "ready"), [""; 0], "{command}: {status:#}");
-        let ran = match command {
-            "up" => sim.up(&trainers("share = 2"), &["--yes"]),
-            _ => sim.run(&["heal"]),
-        };
-        if command == "up" {
-            let _ = ran.ended(0);
-        } else {
-            let _ = sim.up(&trainers("share = 2"), &["--yes"]).ended(0);
-        }
-        let device = sim.device("trainers");
-        assert_eq!(
-            (&device["state"], &device["uuid"]),
-            (&"ready".into(), &Value::from(uuid.as_str()))
-        );
-        sim.up_does_nothing(&trainers("share = 2"));
-    }
+    sim.node.reboot();
+    sim.run(&["heal"]).ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), [""; 0], "{status:#}");
+    sim.up(&trainers("share = 2"), &["--yes"]).ended(0);
+    let device = sim.device("trainers");
+    assert_eq!(
+        (&device["state"], &device["uuid"]),
+        (&"ready".into(), &Value::from(uuid.as_str()))
+    );
+    sim.up_does_nothing(&trainers("share = 2"));
 }
 
 /// A joint device is known by its GPUs: by another name it is the same device.

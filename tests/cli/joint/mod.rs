@@ -2,6 +2,8 @@
 
 mod apart;
 mod change;
+mod choice;
+mod limits;
 mod programs;
 mod settings;
 mod stopped;

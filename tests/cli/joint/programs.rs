@@ -59,6 +59,38 @@ fn a_program_of_a_job_sees_the_gpus_of_the_job() {
     }
 }
 
+/// Slurm's numbers are those of the files in `/dev`, which need not be the indices.
+#[test]
+fn a_number_of_slurm_is_that_of_a_device_file() {
+    let sim = Sim::with("h200", 3);
+    let node = sim.node.node();
+    let renumbered = node.update(|state| {
+        for (gpu, minor) in state.gpus.iter_mut().zip([1, 2, 0]) {
+            gpu.minor = minor;
+        }
+    });
+    renumbered.unwrap();
+    sim.node.reboot();
+    sim.up(TRAINERS, &[]).ended(0);
+    let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
+    let both = format!("{first},{second}");
+    let cases = [
+        ("1", &first),
+        ("2", &second),
+        ("0,2", &second),
+        ("1,2", &both),
+    ];
+    for (value, seen) in cases {
+        for variable in ["SLURM_STEP_GPUS", "SLURM_JOB_GPUS"] {
+            assert_eq!(&visible(&sim, &[(variable, value)], &[]), seen, "{value}");
+        }
+    }
+    assert_eq!(visible(&sim, &[("CUDA_VISIBLE_DEVICES", "1")], &[]), second);
+    let mut command = sim.command(&["run", "trainers", "--", "true"]);
+    let ran = Ran::of(command.env("SLURM_JOB_GPUS", "0")).ended(125);
+    assert_contains(&ran.stderr, "which names no GPU of trainers");
+}
+
 #[test]
 fn a_program_attaches_to_the_gpus_that_it_sees() {
     let sim = joint("pinned-memory-limit = \"20G\"");

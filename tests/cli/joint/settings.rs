@@ -225,3 +225,29 @@ fn the_percentage_is_of_each_gpu() {
     let on_each = app.output.matches("sm 66 ").count();
     assert_eq!(on_each, 2, "{}", app.output);
 }
+
+#[test]
+fn check_lists_a_joint_device_once_with_its_gpus() {
+    let sim = Sim::with("h200", 3);
+    let path = sim.profile(TRAINERS).display().to_string();
+    let check = sim.run(&["check", &path, "--json"]).json();
+    let gpus = &check["gpus"];
+    let device = &gpus[0]["devices"][0];
+    assert_eq!(device["joint_gpus"], json!([0, 1]), "{check:#}");
+    assert_eq!(gpus[1]["devices"], json!([]), "{check:#}");
+    let models = sim.run(&["check", &path, "--models"]).ended(0);
+    let becomes = "\n  its GPUs as one joint device, on any model\n";
+    assert_contains(&models.stdout, becomes);
+    let models = sim.run(&["check", &path, "--models", "--json"]).json();
+    let device = &models["blocks"][0]["models"][0]["devices"][0];
+    assert_eq!(device["joint_gpus"], json!([0, 1]), "{models:#}");
+}
+
+#[test]
+fn a_name_that_begins_as_a_uuid_is_refused() {
+    let sim = Sim::with("h200", 3);
+    let path = sim.profile(&TRAINERS.replace("trainers", "JOINT-x"));
+    let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
+    let beginnings = "it may not begin with \".\", \"-\", \"GPU-\", \"MIG-\" or \"JOINT-\"";
+    assert_contains(&ran.stderr, beginnings);
+}

@@ -1,0 +1,82 @@
+//! The choice of a joint device: by its name only, and with the memory of each of its GPUs.
+
+use testkit::{Ran, Sim, assert_contains};
+
+use super::{TRAINERS, gpu, joint};
+
+#[test]
+fn a_joint_device_that_is_not_named_is_pointed_out() {
+    let sim = joint("share = 4");
+    let choices: [&[&str]; 3] = [&["--any"], &["-n", "2"], &["--any", "--min-memory", "10G"]];
+    for choice in choices {
+        let ran = sim.run(&[&["run"], choice, &["--", "true"]].concat());
+        let ran = ran.ended(125);
+        let named = "no device on a single GPU matches; the joint device trainers must be named";
+        assert_contains(&ran.stderr, named);
+        assert_contains(&ran.stderr, "mig-mps run --any trainers -- PROGRAM");
+    }
+    let ran = sim.run(&["run", "--any", "--profile", "3g", "--", "true"]);
+    assert_contains(&ran.ended(125).stderr, "no device with a daemon matches");
+    let ran = sim.run(&["compare", "--", "true"]).ended(2);
+    let measures = "trainers is a joint device, and compare measures on one GPU";
+    assert_contains(&ran.stderr, measures);
+}
+
+#[test]
+fn the_memory_of_a_joint_device_counts_for_each_gpu() {
+    let sim = Sim::served("h200", 3, TRAINERS);
+    let run = |memory: &str| {
+        let choice = ["run", "--any", "--min-memory", memory, "trainers"];
+        let program = ["--", "cuda-app", "run", "0"];
+        sim.run(&[&choice[..], &program].concat())
+    };
+    let few = run("150G").ended(125);
+    assert_contains(&few.stderr, " MiB for a program, less than 150G");
+    let ran = run("130G").ended(0);
+    let using = "using trainers (132 SMs and 140.3 GiB on each GPU)";
+    assert_contains(&ran.stderr, using);
+    // The memory of one GPU is in use.
+    let mut app = sim.app("trainers", &["hold", "--on", "1", "--alloc", "20000"]);
+    while !app.wait_up().contains(" alloc ") {}
+    assert_contains(&run("130G").ended(125).stderr, "less than 130G");
+    let choice = [
+        "run",
+        "--any",
+        "--min-memory",
+        "130G",
+        "trainers",
+        "--",
+        "true",
+    ];
+    let mut on_other = sim.command(&choice);
+    Ran::of(on_other.env("CUDA_VISIBLE_DEVICES", "0")).ended(0);
+    app.finish();
+}
+
+#[test]
+fn the_uuid_of_one_gpu_is_not_the_name_of_a_joint_device() {
+    let sim = joint("share = 4");
+    let uuid = gpu(&sim, 1);
+    for word in [&uuid, &uuid[..12]] {
+        for choice in [[].as_slice(), &["--any"], &["-n", "2"]] {
+            let ran = sim.run(&[&["run"], choice, &[word, "--", "true"]].concat());
+            let ran = ran.ended(125);
+            let refused = format!("{word} is a GPU of the joint device trainers");
+            assert_contains(&ran.stderr, &refused);
+            assert_contains(&ran.stderr, "mig-mps run trainers -- PROGRAM");
+        }
+    }
+    let joint = sim.uuid("trainers");
+    sim.run(&["run", &joint[..10], "--", "true"]).ended(0);
+}
+
+#[test]
+fn a_refused_private_run_prints_no_note_about_devices() {
+    let sim = joint("share = 4");
+    for options in [["--private"].as_slice(), &["--private", "--joint"]] {
+        let mut run = sim.command(&[&["run"], options, &["--", "true"]].concat());
+        let ran = Ran::of(run.env("CUDA_VISIBLE_DEVICES", "0,1,2")).ended(125);
+        assert_contains(&ran.stderr, "trainers is served by a daemon of");
+        assert!(!ran.stderr.contains("The program gets"), "{}", ran.stderr);
+    }
+}
