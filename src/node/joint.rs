@@ -40,6 +40,14 @@ impl Node {
         }
     }
 
+    /// True for a GPU of a joint device that `down` has stopped.
+    pub(super) fn is_in_stopped_joint(&self, device: &Device) -> bool {
+        let is_its = |joint: &Device| joint.key != device.key && joint.key.excludes(&device.key);
+        self.devices
+            .iter()
+            .any(|joint| joint.is_stopped_joint() && is_its(joint))
+    }
+
     /// Returns the GPUs of a device that are seen, in their order.
     pub fn gpus_with_key(&self, key: &DeviceKey) -> impl Iterator<Item = &Gpu> {
         key.gpus()
@@ -52,6 +60,13 @@ impl Node {
         let joint = |device: &&Device| device.is_whole() && device.key.has_gpu(&gpu.uuid);
         self.device_with_uuid(&gpu.uuid)
             .or_else(|| self.existing_devices().find(joint))
+    }
+}
+
+impl Device {
+    /// True for a joint device that `down` has stopped.
+    pub(super) fn is_stopped_joint(&self) -> bool {
+        self.key.is_joint() && self.served.is_none()
     }
 }
 

@@ -234,23 +234,17 @@ impl Node {
 
     /// Returns the devices that exist. A joint device that `down` has stopped does not count: its GPUs do.
     pub fn existing_devices(&self) -> impl Iterator<Item = &Device> {
-        let is_stopped_joint = |device: &Device| device.key.is_joint() && device.served.is_none();
         self.devices
             .iter()
-            .filter(move |device| device.exists() && !is_stopped_joint(device))
+            .filter(|device| device.exists() && !device.is_stopped_joint())
     }
 
     /// Returns the devices with these names, or all if none is named; those that do not exist come last. The GPUs of a
     /// joint device that `down` has stopped are shown only as that device.
     pub fn devices_to_show(&self, names: &[String]) -> Vec<&Device> {
         let mut shown: Vec<&Device> = self.devices.iter().collect();
-        let is_in_joint = |device: &Device| {
-            let mut joint = self.devices.iter().filter(|other| other.key.is_joint());
-            device.served.is_none()
-                && joint.any(|other| other.key != device.key && other.key.excludes(&device.key))
-        };
         shown.retain(|device| match names {
-            [] => !is_in_joint(device),
+            [] => !self.is_in_stopped_joint(device),
             names => names.contains(&device.name),
         });
         shown.sort_by_key(|device| !device.exists());

@@ -69,9 +69,9 @@ impl DevicePlan {
 
     /// True if `down` has stopped it.
     pub(super) fn is_stopped(&self, node: &Node) -> bool {
-        let mut devices = node.devices.iter().filter(|device| device.is_there());
-        let device = devices.find(|device| self.uuid.as_ref() == Some(&device.uuid));
-        device.is_some_and(|device| node.find_stopped(device).is_some())
+        node.devices.iter().any(|device| {
+            self.uuid.as_ref() == Some(&device.uuid) && node.find_stopped(device).is_some()
+        })
     }
 
     /// Returns its record, if this run directory has one or a daemon of another one is alive.
