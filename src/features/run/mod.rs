@@ -15,10 +15,10 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options,
+    missing_engine_options, visible_devices,
 };
 use crate::commands::args::{duration, number};
-use crate::commands::env::{find_served, variables_with_caller_limits};
+use crate::commands::env::{find_served, gpus_of_caller, variables_with_caller_limits};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -29,7 +29,7 @@ use crate::host::{
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
-use crate::shared::private::{PrivateDevice, joint_device, parent_directories, visible_devices};
+use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
 use crate::shared::{
     LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
@@ -38,7 +38,7 @@ use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::near_position;
-use notes::{note_choice, note_not_bound, note_others, note_visible, warn_of_nccl};
+use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
 
 /// Run a program as an MPS client of a device
@@ -139,7 +139,9 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     }
     let (served, variables) = args.choose_device(environment)?;
     args.note_container(&served, None);
-    if !served.record.key.is_joint() {
+    if served.record.key.is_joint() {
+        note_listed(&served.record, variables.visible_devices());
+    } else {
         note_visible(&served.record.name);
     }
     if let Some(Bind::Near) = args.bind {
@@ -165,7 +167,7 @@ impl RunArgs {
                 served, portion, ..
             } = free.remove(0);
             note_choice(&served.record.name, portion);
-            let variables = variables_with_caller_limits(&served, environment, &self.options)?;
+            let variables = self.variables_on(&served, environment, &self.options)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
@@ -358,7 +360,7 @@ impl RunArgs {
         node: &Node,
         served: &Served,
     ) -> Result<Variables, RunObstacle> {
-        let variables = variables_with_caller_limits(served, environment, &self.options)?;
+        let variables = self.variables_on(served, environment, &self.options)?;
         if self.no_check
             && self.options.visible_or_default(&served.record.settings) == Visible::Index
         {
@@ -376,6 +378,21 @@ impl RunArgs {
             .map_err(|error| self.run_obstacle(error))?;
         }
         Ok(variables)
+    }
+
+    /// Returns the environment of a program on a device. A private joint device has the caller's GPUs already.
+    fn variables_on(
+        &self,
+        served: &Served,
+        environment: &Environment,
+        options: &ClientOptions,
+    ) -> Result<Variables> {
+        let gpus = if self.private {
+            served.record.gpu_positions()
+        } else {
+            gpus_of_caller(environment, &served.record)?
+        };
+        variables_with_caller_limits(served, environment, options, &gpus)
     }
 
     /// Returns the obstacle of a device that takes no program. No command starts a private daemon again.
@@ -420,11 +437,7 @@ impl RunArgs {
             options.threads = share.or(options.threads);
             copies.push(ProgramCopy {
                 device: target.served.record.name.clone(),
-                variables: variables_with_caller_limits(
-                    &target.served,
-                    &target.environment,
-                    &options,
-                )?,
+                variables: self.variables_on(&target.served, &target.environment, &options)?,
             });
         }
         Ok(copies)
