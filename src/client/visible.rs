@@ -119,8 +119,7 @@ impl DeviceList {
             };
             // CUDA reads no further, either.
             let Some(gpu) = gpu else { break };
-            let mut uuids = record.key.joint.iter();
-            found.extend(uuids.position(|uuid| *uuid == gpu.uuid));
+            found.extend(record.key.joint.iter().position(|uuid| *uuid == gpu.uuid));
         }
         if found.is_empty() {
             return Err(NotVisible::NoGpuOf {
@@ -222,8 +221,10 @@ fn devices_by_name<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
     if !devices.is_empty() || !word.contains('/') {
         return devices;
     }
-    let device = node.find_device_by_spelling(word).and_then(Result::ok);
-    device.into_iter().collect()
+    node.find_device_by_spelling(word)
+        .and_then(Result::ok)
+        .into_iter()
+        .collect()
 }
 
 /// Returns the device whose UUID begins so, or the MIG devices of that GPU. A beginning of several names none.

@@ -213,8 +213,8 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
 /// Returns the positions of the GPUs of a device that the caller's programs may use. On a joint device, a variable may list
 /// some of its GPUs.
 pub fn gpus_of_caller(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
-    let list = DeviceList::of_caller(environment_variable);
-    let Some(list) = list.filter(|_| record.key.is_joint()) else {
+    let Some(list) = DeviceList::of_caller(environment_variable).filter(|_| record.key.is_joint())
+    else {
         return Ok(record.gpu_positions());
     };
     let node = observe(environment, Detail::GEOMETRY)?;

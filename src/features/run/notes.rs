@@ -51,8 +51,10 @@ pub(super) fn note_visible(name: &str) {
 /// Says that a program gets only some GPUs of a joint device, because its environment lists no others.
 pub(super) fn note_listed(record: &DeviceRecord, count: usize) {
     let all = record.driver_uuids().len();
-    let list = DeviceList::of_caller(host::environment_variable);
-    if let Some(list) = list.filter(|_| count < all && is_only_rank()) {
+    if count < all
+        && is_only_rank()
+        && let Some(list) = DeviceList::of_caller(host::environment_variable)
+    {
         let (name, variable) = (&record.name, list.variable);
         note(&format!(
             "The program gets {count} of the {all} GPUs of {name}, because {variable} does not list the rest."
