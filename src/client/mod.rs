@@ -8,10 +8,10 @@ pub mod admission;
 mod apptainer;
 pub mod cdi_files;
 mod container;
-mod job_gpus;
 mod no_access;
 mod ready;
 mod variables;
+mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use cdi_files::CdiFiles;
@@ -19,10 +19,10 @@ pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
     missing_engine_options,
 };
-pub use job_gpus::gpus_of_caller;
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, HeldClient, NotReady, Verified, check_client_access, check_ready, check_user,
     check_user_mapping, verify_devices,
 };
 pub use variables::{ClientOptions, Variables};
+pub use visible::{DeviceList, visible_devices};

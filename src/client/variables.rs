@@ -269,8 +269,7 @@ impl Variables {
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long
     /// for a socket.
     pub fn for_device(environment: &Environment, served: &Served, options: &ClientOptions) -> Self {
-        let all: Vec<usize> = (0..served.record.driver_uuids().len()).collect();
-        Self::for_gpus(environment, served, options, &all)
+        Self::for_gpus(environment, served, options, &served.record.gpu_positions())
     }
 
     /// Returns the same for some GPUs of a joint device, by their positions.

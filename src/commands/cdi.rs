@@ -74,7 +74,8 @@ pub(super) fn render_specification(
     for served in node.served() {
         // A user's own device may be called as one of root's.
         if names.insert(&served.record.name) {
-            devices.push(container_device(environment, served, &options)?);
+            let gpus = served.record.gpu_positions();
+            devices.push(container_device(environment, served, &options, &gpus)?);
         }
     }
     if devices.is_empty() {

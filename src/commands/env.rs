@@ -8,14 +8,15 @@ use clap::{Args, ValueEnum};
 
 use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
-use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables, gpus_of_caller};
+use crate::client::{ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
-use crate::node::{Node, ONE_DEVICE_HINT, Served, observe_records};
+use crate::node::{Detail, Node, ONE_DEVICE_HINT, Served, observe, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
 use crate::settings::Serve;
+use crate::state::DeviceRecord;
 
 /// Print the environment variables of a device's clients
 ///
@@ -70,11 +71,12 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let name = &served.record.name;
         note(&format!("{name} is closed to new programs by {closing}"));
     }
+    let gpus = gpus_of_caller(environment, &served.record)?;
     if let Some(
         format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s | EnvFormat::Compose),
     ) = args.format
     {
-        let device = container_device(environment, served, &args.options)?;
+        let device = container_device(environment, served, &args.options, &gpus)?;
         note_unknown_driver(environment);
         if matches!(format, EnvFormat::Podman) {
             remark_on_nvidias_file(environment, device.gpus.iter().map(String::as_str));
@@ -88,7 +90,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print(&text.map_err(command_error)?)?;
         return Ok(ExitStatus::Done);
     }
-    let variables = client_variables(served, environment, &args.options)?;
+    let variables = client_variables(served, environment, &args.options, &gpus)?;
     check_utf8(&variables)?;
     match args.format {
         Some(EnvFormat::Json) => print_json(&EnvDocument::new(&served.record.name, &variables))?,
@@ -208,17 +210,28 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
     })
 }
 
+/// Returns the positions of the GPUs of a device that the caller's programs may use. On a joint device, a variable may list
+/// some of its GPUs.
+pub fn gpus_of_caller(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
+    let Some(list) = DeviceList::of_caller(environment_variable).filter(|_| record.key.is_joint())
+    else {
+        return Ok(record.gpu_positions());
+    };
+    let node = observe(environment, Detail::GEOMETRY)?;
+    Ok(list.gpus_of(&node, record)?)
+}
+
 /// Returns the environment of a device's client that inherits the caller's. The caller's own limits hold, unless there are
 /// others; refuses a memory limit that cannot be read.
 pub fn variables_with_caller_limits(
     served: &Served,
     environment: &Environment,
     options: &ClientOptions,
+    gpus: &[usize],
 ) -> Result<Variables> {
     let options = options.with_caller_limits(&served.record)?;
     options.check_against(&served.record.settings)?;
-    let gpus = gpus_of_caller(&environment.host, &served.record, environment_variable)?;
-    let variables = Variables::for_gpus(environment, served, &options, &gpus);
+    let variables = Variables::for_gpus(environment, served, &options, gpus);
     Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
 }
 
@@ -228,21 +241,23 @@ pub fn client_variables(
     served: &Served,
     environment: &Environment,
     options: &ClientOptions,
+    gpus: &[usize],
 ) -> Result<Variables> {
     options.check_against(&served.record.settings)?;
-    let variables = Variables::for_device(environment, served, options);
+    let variables = Variables::for_gpus(environment, served, options, gpus);
     Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
 }
 
-/// Returns a device as containers use it, with these options of their programs.
+/// Returns a device as containers use it, with these options of their programs and the GPUs at these positions.
 pub fn container_device(
     environment: &Environment,
     served: &Served,
     options: &ClientOptions,
+    gpus: &[usize],
 ) -> Result<ContainerDevice> {
     let record = &served.record;
     options.check_against(&record.settings)?;
-    let variables = Variables::for_device(environment, served, options);
+    let variables = Variables::for_gpus(environment, served, options, gpus);
     check_utf8(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();
@@ -273,10 +288,11 @@ pub fn container_device(
         _ => {}
     }
     let driver = environment.host.driver_version();
+    let uuids = record.driver_uuids();
     Ok(ContainerDevice {
         name: record.name.clone(),
         uuid: record.uuid.clone(),
-        gpus: record.driver_uuids().to_vec(),
+        gpus: gpus.iter().map(|gpu| uuids[*gpu].clone()).collect(),
         run_dir: served.run_dir.path().to_owned(),
         pipe: pipe.unwrap_or_default(),
         variables: set,

@@ -181,13 +181,6 @@ impl Host {
         Ok(address.to_string_lossy().into_owned())
     }
 
-    /// Returns the number in the name of a GPU's device file, from the driver's files in `/proc`.
-    pub fn minor_of(&self, gpu: &str) -> Option<u32> {
-        let directory = self.driver_directory(gpu).ok()?;
-        let minor = read_proc_field(directory.join("information"), "Device Minor:")?;
-        minor.parse().ok()
-    }
-
     /// Finds the driver's directory of the GPU with this UUID.
     fn driver_directory(&self, gpu: &str) -> FileResult<PathBuf> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{NoAccess, check_client_access, check_user, gpus_of_caller};
+use crate::client::{DeviceList, NoAccess, check_client_access, check_user};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
@@ -138,8 +138,8 @@ pub fn free_devices<'n>(
             }
             continue;
         }
-        let portion = Portion::for_device(node, environment, device, served);
-        let gpus = usable_gpus(environment, served);
+        let portion = Portion::for_device(node, device, served);
+        let gpus = usable_gpus(node, served);
         match check_client_access(served, user, &gpus)
             .and_then(|()| wanted.check_memory(node, device, served, &gpus))
         {
@@ -243,13 +243,8 @@ pub struct Portion {
 
 impl Portion {
     /// Returns what a program without limits of its own would get.
-    pub fn for_device(
-        node: &Node,
-        environment: &Environment,
-        device: &Device,
-        served: &Served,
-    ) -> Self {
-        let gpus = usable_gpus(environment, served);
+    pub fn for_device(node: &Node, device: &Device, served: &Served) -> Self {
+        let gpus = usable_gpus(node, served);
         let settings = &served.record.settings;
         let size = node.size_of(device).unwrap_or_default();
         let tenths = settings.active_thread_percentage.to_tenths();
@@ -263,8 +258,12 @@ impl Portion {
 
 /// Returns the positions of the GPUs of a device that the program of the caller would see. If it may use none, `run` refuses
 /// it later.
-fn usable_gpus(environment: &Environment, served: &Served) -> Vec<usize> {
-    gpus_of_caller(&environment.host, &served.record, environment_variable).unwrap_or_default()
+fn usable_gpus(node: &Node, served: &Served) -> Vec<usize> {
+    let record = &served.record;
+    match DeviceList::of_caller(environment_variable).filter(|_| record.key.is_joint()) {
+        Some(list) => list.gpus_of(node, record).unwrap_or_default(),
+        None => record.gpu_positions(),
+    }
 }
 
 /// Returns the part of the memory of a GPU or MIG device that a client may have.

@@ -193,6 +193,11 @@ impl DeviceRecord {
         }
     }
 
+    /// Returns the positions of all its GPUs.
+    pub fn gpu_positions(&self) -> Vec<usize> {
+        (0..self.driver_uuids().len()).collect()
+    }
+
     /// Returns the devices as CUDA takes them in `CUDA_VISIBLE_DEVICES`.
     pub fn cuda_devices(&self) -> String {
         self.key.cuda_devices(&self.uuid)

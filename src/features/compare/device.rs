@@ -1,6 +1,7 @@
 //! The device of a comparison, with its daemon: one that serves the device, or a private one.
 
 use super::CompareArgs;
+use crate::client::visible_devices;
 use crate::commands::env::find_served;
 use crate::commands::warn_of_changeable_programs;
 use crate::error::{CommandError, Result, command_error, usage_error};
@@ -9,7 +10,7 @@ use crate::host::{self, Environment};
 use crate::node::{Client, Device, Node, Served, observe_records};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::render::note;
-use crate::shared::private::{PrivateDevice, visible_devices};
+use crate::shared::private::PrivateDevice;
 use crate::shared::{WantedDevices, free_devices};
 
 /// The daemon of the device.

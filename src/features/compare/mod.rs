@@ -189,7 +189,8 @@ impl CompareArgs {
             threads: self.threads,
             ..ClientOptions::default()
         };
-        let variables = client_variables(served, environment, &options)?;
+        let gpus = served.record.gpu_positions();
+        let variables = client_variables(served, environment, &options, &gpus)?;
         check_ready(
             environment,
             device.records(),

@@ -169,7 +169,8 @@ impl<'a> OfferWatcher<'a> {
             let is_known = |known: &KnownDevice| known.record == *record && known.container.is_ok();
             if !self.known.get(&record.uuid).is_some_and(is_known) {
                 let limits = ClientOptions::default();
-                let container = container_device(self.environment, served, &limits);
+                let gpus = record.gpu_positions();
+                let container = container_device(self.environment, served, &limits, &gpus);
                 let numa_node = self.environment.host.numa_node_of(&record.key.gpu);
                 let known = KnownDevice {
                     record: record.clone(),

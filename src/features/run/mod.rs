@@ -15,10 +15,10 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options,
+    missing_engine_options, visible_devices,
 };
 use crate::commands::args::{duration, number};
-use crate::commands::env::{find_served, variables_with_caller_limits};
+use crate::commands::env::{find_served, gpus_of_caller, variables_with_caller_limits};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -29,7 +29,7 @@ use crate::host::{
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
-use crate::shared::private::{PrivateDevice, joint_device, parent_directories, visible_devices};
+use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
 use crate::shared::{
     LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
@@ -38,7 +38,7 @@ use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::near_position;
-use notes::{note_choice, note_not_bound, note_others, note_visible, warn_of_nccl};
+use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
 
 /// Run a program as an MPS client of a device
@@ -139,7 +139,9 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     }
     let (served, variables) = args.choose_device(environment)?;
     args.note_container(&served, None);
-    if !served.record.key.is_joint() {
+    if served.record.key.is_joint() {
+        note_listed(&served.record, variables.visible_gpus(&served.record).len());
+    } else {
         note_visible(&served.record.name);
     }
     if let Some(Bind::Near) = args.bind {
@@ -165,7 +167,7 @@ impl RunArgs {
                 served, portion, ..
             } = free.remove(0);
             note_choice(&served.record.name, portion);
-            let variables = variables_with_caller_limits(&served, environment, &self.options)?;
+            let variables = self.variables_on(&served, environment, &self.options)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
@@ -380,7 +382,7 @@ impl RunArgs {
         node: &Node,
         served: &Served,
     ) -> Result<Variables, RunObstacle> {
-        let variables = variables_with_caller_limits(served, environment, &self.options)?;
+        let variables = self.variables_on(served, environment, &self.options)?;
         if self.no_check
             && self.options.visible_or_default(&served.record.settings) == Visible::Index
         {
@@ -398,6 +400,21 @@ impl RunArgs {
             .map_err(|error| self.run_obstacle(error))?;
         }
         Ok(variables)
+    }
+
+    /// Returns the environment of a program on a device. A private joint device has the caller's GPUs already.
+    fn variables_on(
+        &self,
+        served: &Served,
+        environment: &Environment,
+        options: &ClientOptions,
+    ) -> Result<Variables> {
+        let gpus = if self.private {
+            served.record.gpu_positions()
+        } else {
+            gpus_of_caller(environment, &served.record)?
+        };
+        variables_with_caller_limits(served, environment, options, &gpus)
     }
 
     /// Returns the obstacle of a device that takes no program. No command starts a private daemon again.
@@ -440,7 +457,7 @@ impl RunArgs {
                 .and_then(|share| share.thread_percentage(on_device, target.size));
             options.threads = share.or(options.threads);
             let (served, environment) = (&target.served, &target.environment);
-            let variables = variables_with_caller_limits(served, environment, &options)?;
+            let variables = self.variables_on(served, environment, &options)?;
             let gpus = variables.visible_gpus(&served.record).len();
             copies::check_client_limit(served, on_device, gpus)?;
             copies.push(ProgramCopy {
@@ -471,7 +488,7 @@ impl Target {
     fn new(node: &Node, environment: &Environment, served: &Served) -> Self {
         let device = node.device_with_key(&served.record.key);
         let size = device.and_then(|device| node.size_of(device));
-        let portion = device.map(|device| Portion::for_device(node, environment, device, served));
+        let portion = device.map(|device| Portion::for_device(node, device, served));
         Self {
             portion: portion.unwrap_or_default(),
             environment: environment.clone(),

@@ -1,10 +1,11 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
+use crate::client::DeviceList;
 use crate::host;
 use crate::render::format::format_gib;
 use crate::render::note;
 use crate::shared::{LocalRank, Portion, RankMapping};
-use crate::state::DeviceKey;
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// Says which device was chosen, and what a program gets there.
 pub(super) fn note_choice(name: &str, portion: Portion) {
@@ -42,16 +43,32 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
 pub(super) fn note_visible(name: &str) {
     let visible = host::environment_variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let count = visible.split(',').count();
-    let is_single = match LocalRank::from_environment(host::environment_variable) {
-        Ok(rank) => rank.ranks_if_first() == Some(1),
-        Err(_) => true,
-    };
-    if count > 1 && is_single {
+    if count > 1 && is_only_rank() {
         note(&format!(
             "The program gets one of the {count} devices in CUDA_VISIBLE_DEVICES, {name}. Only a joint device gives it several: \
              mig-mps help joint"
         ));
     }
+}
+
+/// Says that a program gets only some GPUs of a joint device, because its environment lists no others.
+pub(super) fn note_listed(record: &DeviceRecord, count: usize) {
+    let all = record.driver_uuids().len();
+    if count < all
+        && is_only_rank()
+        && let Some(list) = DeviceList::of_caller(host::environment_variable)
+    {
+        let (name, variable) = (&record.name, list.variable);
+        note(&format!(
+            "The program gets {count} of the {all} GPUs of {name}, because {variable} does not list the rest."
+        ));
+    }
+}
+
+/// True for a process without other ranks.
+fn is_only_rank() -> bool {
+    LocalRank::from_environment(host::environment_variable)
+        .map_or(true, |rank| rank.ranks_if_first() == Some(1))
 }
 
 /// Says that `--map near` cannot go by the CPUs of a rank.

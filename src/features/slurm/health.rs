@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::conf::{SlurmFiles, counts_of, node_name, numbered};
+use super::joint::{gpu_of_files, joint_error};
 use super::numbering::{device_of, gres_devices};
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, command_error};
@@ -137,6 +138,10 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
     let devices = gres_devices(context.environment, node)?;
     let unknown = gpus.iter().find(|gres| device_of(gres, &devices).is_none());
     Ok(unknown.map(|gres| {
+        let joint = gpu_of_files(node, gres).and_then(|gpu| joint_error(node, gpu));
+        if let Some(error) = joint {
+            return error.to_string();
+        }
         let file = gres.files.last().map_or("", String::as_str);
         format!("gres.conf has {file}, and no device of mig-mps is there")
     }))

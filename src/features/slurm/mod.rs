@@ -12,6 +12,7 @@ mod health;
 mod host_list;
 mod install;
 mod job;
+mod joint;
 mod lines;
 mod numbering;
 mod prolog;
@@ -50,7 +51,7 @@ enum SlurmCommand {
     /// Give a task the environment of its device: for Slurm's task prolog
     ///
     /// Prints the lines by which Slurm sets variables: the pipe directory of the step's device, and the device's UUID. With
-    /// several devices each task gets one by its rank on the node, in turn: an MPS client has one device.
+    /// several devices each task gets one by its rank on the node, in turn.
     /// If the device cannot be found out, the task is not started.
     TaskProlog,
     /// Clean up after a job: for slurm.conf's Epilog

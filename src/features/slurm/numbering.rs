@@ -9,6 +9,7 @@ use super::check::gres_differences;
 use super::conf::{Gres, SlurmFiles, check_name, node_name, numbered, split_resources};
 use super::host_list::expand_host_list;
 use super::job::SlurmJob;
+use super::joint::{gpu_of_files, joint_error};
 use crate::commands::Context;
 use crate::commands::args::number;
 use crate::error::{Result, command_error, usage_error};
@@ -133,6 +134,9 @@ pub(super) fn devices_of_job(
             .with_hint("mig-mps slurm gres prints the lines of this node")
         })?;
         let device = device_of(gres, &devices).ok_or_else(|| {
+            if let Some(error) = gpu_of_files(node, gres).and_then(|gpu| joint_error(node, gpu)) {
+                return error;
+            }
             let file = gres.files.last().map_or("without File", String::as_str);
             command_error(format_args!(
                 "the job has {file}, and no device of mig-mps is there"
@@ -149,6 +153,10 @@ fn name_by_uuid(node: &Node, uuid: &str) -> Result<String> {
         .filter(|device| device.served.is_some() && device.is_there())
         .map(|device| device.name.clone())
         .ok_or_else(|| {
+            let gpu = node.gpu_with_uuid(uuid);
+            if let Some(error) = gpu.and_then(|gpu| joint_error(node, gpu)) {
+                return error;
+            }
             command_error(format_args!("the job has {uuid}, which no daemon serves"))
                 .with_hint("mig-mps status shows the devices that have a daemon")
         })

@@ -60,8 +60,9 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
     let limits = ClientOptions::default();
-    let variables = variables_with_caller_limits(served, environment, &limits)
-        .or_else(|_| client_variables(served, environment, &limits))?;
+    let gpus = served.record.gpu_positions();
+    let variables = variables_with_caller_limits(served, environment, &limits, &gpus)
+        .or_else(|_| client_variables(served, environment, &limits, &gpus))?;
     check_utf8(&variables)?;
     print(&slurm_lines(&variables))?;
     if let Some(line) = unused_devices(name, names.len()) {
@@ -80,7 +81,7 @@ fn unused_devices(name: &str, devices: usize) -> Option<String> {
     .filter(|tasks| *tasks < devices)?;
     Some(match tasks {
         1 => format!(
-            "this task gets {name}, 1 of {devices} devices of the job here, because an MPS client has one device: start \
+            "this task gets {name}, 1 of {devices} devices of the job here, because mig-mps gives each task one device: start \
              {devices} tasks to use all"
         ),
         _ => format!(

@@ -4,7 +4,6 @@
 mod daemon;
 mod joint;
 mod keeper;
-mod visible;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -29,7 +28,6 @@ use crate::render::note;
 pub use daemon::parent_directories;
 pub use joint::joint_device;
 pub use keeper::KeepArgs;
-pub use visible::visible_devices;
 
 /// The time that a daemon may take to start: where many start at once, each waits for the others.
 const START_TIMEOUT: Duration = Duration::from_secs(150);

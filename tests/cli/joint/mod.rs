@@ -1,6 +1,7 @@
 //! Joint devices: several whole GPUs with one daemon.
 
 mod apart;
+mod caller;
 mod change;
 mod choice;
 mod limits;

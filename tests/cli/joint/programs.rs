@@ -6,7 +6,7 @@ use testkit::{Ran, Sim, assert_contains, in_state};
 use super::{TRAINERS, client_on, clients, gpu, joint};
 
 /// What a program that `run` starts has in `CUDA_VISIBLE_DEVICES`.
-fn visible(sim: &Sim, variables: &[(&str, &str)], options: &[&str]) -> String {
+pub(super) fn visible(sim: &Sim, variables: &[(&str, &str)], options: &[&str]) -> String {
     let program = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
     let args = [&["run", "trainers"], options, &program].concat();
     let mut command = sim.command(&args);
@@ -44,12 +44,8 @@ fn a_program_of_a_job_sees_the_gpus_of_the_job() {
     for (variable, value, seen) in cases {
         assert_eq!(&visible(&sim, &[(variable, value)], &[]), seen, "{value}");
     }
-    // A step has some of the job's GPUs, and Slurm numbers them from 0 in CUDA's variable.
-    let step = [
-        ("CUDA_VISIBLE_DEVICES", "0"),
-        ("SLURM_JOB_GPUS", "0,1"),
-        ("SLURM_STEP_GPUS", "1"),
-    ];
+    // A step has some of the job's GPUs.
+    let step = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "1")];
     assert_eq!(visible(&sim, &step, &[]), second);
     assert_eq!(visible(&sim, &step, &["--visible", "index"]), "1");
     for value in ["2", &third, "", "-1,0", "x"] {

@@ -1,0 +1,327 @@
+//! The devices that a program of the caller would see without mig-mps: those in `CUDA_VISIBLE_DEVICES`, or those that Slurm
+//! has given to the job.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use thiserror::Error;
+
+use crate::failure::{ExitStatus, Failure};
+use crate::host::shorten_command;
+use crate::node::{Device, Gpu, Node};
+use crate::state::{DeviceRecord, RunDir};
+
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The variables that name the devices, the first one that is set: Slurm's have the numbers of device files.
+const VARIABLES: [&str; 3] = [VISIBLE, "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
+
+/// The words for no device: CUDA's, and Slurm's for a job without GPUs.
+const NO_DEVICE_WORDS: [&str; 3] = ["", "-1", "NoDevFiles"];
+
+/// It cannot be found out which devices the caller may use.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NotVisible {
+    #[error("the driver shows no device")]
+    NoDevice,
+    #[error("{variable} is \"{value}\", which names no device")]
+    Empty {
+        variable: &'static str,
+        value: String,
+    },
+    #[error("{variable} is \"{value}\", which names no GPU of {device}")]
+    NoGpuOf {
+        variable: &'static str,
+        value: String,
+        device: String,
+    },
+    #[error("{variable} has \"{word}\", and there is no such device")]
+    Unknown {
+        variable: &'static str,
+        word: String,
+    },
+    #[error("{variable} has the number {number}, which names no device where a GPU is in MIG mode")]
+    Mig {
+        variable: &'static str,
+        number: usize,
+    },
+    #[error("{VISIBLE} has the number {0}, and the GPUs differ: CUDA numbers the fastest first")]
+    Order(usize),
+}
+
+impl Failure for NotVisible {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoGpuOf { variable, .. } => {
+                return Some(format!(
+                    "run it where {variable} names GPUs of the device, or is unset"
+                ));
+            }
+            Self::NoDevice => "mig-mps doctor finds out why a GPU is not seen",
+            Self::Empty { .. } => "ask Slurm for a GPU, or set CUDA_VISIBLE_DEVICES to one",
+            Self::Unknown { .. } => "mig-mps list shows the devices",
+            Self::Mig { .. } => "set CUDA_VISIBLE_DEVICES to UUIDs: mig-mps list shows them",
+            Self::Order(_) => "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to UUIDs",
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The list of devices in a variable of the caller, as far as CUDA reads it.
+#[derive(Debug)]
+pub struct DeviceList {
+    pub variable: &'static str,
+    value: String,
+    words: Vec<String>,
+    is_in_order: bool,
+}
+
+impl DeviceList {
+    /// Reads the first variable that is set. In the environment of an MPS client, numbers are ordinals of its daemon.
+    pub fn of_caller(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let (name, value) = VARIABLES
+            .iter()
+            .find_map(|name| Some((*name, variable(name)?)))?;
+        let is_number = |word: &str| word.parse::<usize>().is_ok();
+        let mut words: Vec<String> = value
+            .split(',')
+            .map(|word| word.trim().to_owned())
+            .take_while(|word| !NO_DEVICE_WORDS.contains(&word.as_str()))
+            .collect();
+        // A list has numbers or names: one of the other kind ends it (measured).
+        let has_numbers = words.first().is_some_and(|word| is_number(word));
+        let end = words.iter().position(|word| is_number(word) != has_numbers);
+        words.truncate(end.unwrap_or(words.len()));
+        let pipe = variable("CUDA_MPS_PIPE_DIRECTORY").filter(|_| has_numbers && name == VISIBLE);
+        if let Some(served) = pipe.and_then(|pipe| devices_of_daemon(Path::new(&pipe))) {
+            let uuid = |ordinal: &String| served.get(ordinal.parse::<usize>().ok()?).cloned();
+            words = words.iter().map_while(uuid).collect();
+        }
+        Some(Self {
+            variable: name,
+            value: shorten_command(&value).into_owned(),
+            words,
+            is_in_order: variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID"),
+        })
+    }
+
+    /// Returns the positions of the GPUs of a joint device that are in the list, in order.
+    pub fn gpus_of(&self, node: &Node, record: &DeviceRecord) -> Result<Vec<usize>, NotVisible> {
+        let mut found = BTreeSet::new();
+        for word in &self.words {
+            let gpu = match word.parse() {
+                Ok(number) => self.gpu_with_number(node, number)?,
+                Err(_) => gpu_with_uuid(node, word),
+            };
+            // CUDA reads no further, either.
+            let Some(gpu) = gpu else { break };
+            found.extend(record.key.joint.iter().position(|uuid| *uuid == gpu.uuid));
+        }
+        if found.is_empty() {
+            return Err(NotVisible::NoGpuOf {
+                variable: self.variable,
+                value: self.value.clone(),
+                device: record.name.clone(),
+            });
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Returns the devices in the list, each once and in their order.
+    fn devices<'n>(&self, node: &'n Node) -> Result<Vec<&'n Device>, NotVisible> {
+        let variable = self.variable;
+        let mut found: Vec<&Device> = Vec::new();
+        for word in &self.words {
+            let named = match word.parse() {
+                Ok(number) => self
+                    .gpu_with_number(node, number)?
+                    .map_or_else(Vec::new, |gpu| node.devices_of(gpu).collect()),
+                Err(_) => devices_by_name(node, word),
+            };
+            if named.is_empty() {
+                let word = shorten_command(word).into_owned();
+                return Err(NotVisible::Unknown { variable, word });
+            }
+            for device in named {
+                if !found.iter().any(|known| known.uuid == device.uuid) {
+                    found.push(device);
+                }
+            }
+        }
+        if found.is_empty() {
+            let value = self.value.clone();
+            return Err(NotVisible::Empty { variable, value });
+        }
+        Ok(found)
+    }
+
+    /// Returns the GPU with a number: in CUDA's order, or with this number in the name of its file.
+    fn gpu_with_number<'n>(
+        &self,
+        node: &'n Node,
+        number: usize,
+    ) -> Result<Option<&'n Gpu>, NotVisible> {
+        let variable = self.variable;
+        if node.gpus.iter().any(Gpu::in_mig_mode) {
+            return Err(NotVisible::Mig { variable, number });
+        }
+        let is_of_cuda = variable == VISIBLE;
+        let first = node.gpus.first().map(|gpu| &gpu.product);
+        let is_other = |gpu: &Gpu| Some(&gpu.product) != first;
+        if is_of_cuda && !self.is_in_order && node.gpus.iter().any(is_other) {
+            return Err(NotVisible::Order(number));
+        }
+        if is_of_cuda || node.gpus.iter().any(|gpu| gpu.minor.is_none()) {
+            return Ok(node.gpus.get(number));
+        }
+        let has_number = |gpu: &&Gpu| gpu.minor.is_some_and(|minor| minor as usize == number);
+        Ok(node.gpus.iter().find(has_number))
+    }
+}
+
+/// Returns the devices that a program of the caller may use, each once and in their order; all if no variable names some.
+pub fn visible_devices(
+    node: &Node,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<&Device>, NotVisible> {
+    if let Some(list) = DeviceList::of_caller(variable) {
+        return list.devices(node);
+    }
+    let all: Vec<&Device> = node.existing_devices().collect();
+    if all.is_empty() {
+        return Err(NotVisible::NoDevice);
+    }
+    Ok(all)
+}
+
+/// Returns the devices of the daemon with this pipe directory, by their ordinals, if mig-mps has started the daemon.
+fn devices_of_daemon(pipe: &Path) -> Option<Vec<String>> {
+    let pipe = pipe.canonicalize().ok()?;
+    let directory = pipe.parent()?;
+    let uuid = directory.file_name()?.to_str()?;
+    let run_dir = RunDir::at(directory.parent()?);
+    let record = run_dir.load_record(uuid).ok()??;
+    (run_dir.pipe_dir(uuid) == pipe).then(|| record.driver_uuids().to_vec())
+}
+
+/// Returns the GPU whose UUID begins so. A beginning of several names none.
+fn gpu_with_uuid<'n>(node: &'n Node, word: &str) -> Option<&'n Gpu> {
+    let mut gpus = node.gpus.iter().filter(|gpu| gpu.uuid.starts_with(word));
+    let gpu = gpus.next().filter(|_| word.starts_with("GPU-"))?;
+    gpus.next().is_none().then_some(gpu)
+}
+
+/// Returns the devices that a UUID or its beginning names; also `MIG-GPU-…/7/0`, as older drivers call MIG devices.
+fn devices_by_name<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
+    let devices = devices_by_uuid(node, word);
+    if !devices.is_empty() || !word.contains('/') {
+        return devices;
+    }
+    node.find_device_by_spelling(word)
+        .and_then(Result::ok)
+        .into_iter()
+        .collect()
+}
+
+/// Returns the device whose UUID begins so, or the MIG devices of that GPU. A beginning of several names none.
+fn devices_by_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
+    let is_uuid = ["GPU-", "MIG-"].iter().any(|kind| word.starts_with(kind));
+    let begin_so: Vec<&Device> = node
+        .existing_devices()
+        .filter(|device| {
+            let mut gpus = device.key.gpus().iter();
+            is_uuid && (device.uuid.starts_with(word) || gpus.any(|gpu| gpu.starts_with(word)))
+        })
+        .collect();
+    let mut gpus: Vec<&str> = begin_so
+        .iter()
+        .map(|device| device.key.gpu.as_str())
+        .collect();
+    gpus.dedup();
+    let is_of_one_gpu = word.starts_with("GPU-") && gpus.len() == 1;
+    if begin_so.len() == 1 || is_of_one_gpu {
+        begin_so
+    } else {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn node(models: &[&str]) -> Node {
+        let models = models.iter().map(|key| catalog::named(key).unwrap());
+        let mut node = Node::from_models((0..).zip(models));
+        for (gpu, minor) in node.gpus.iter_mut().zip([1, 0]) {
+            gpu.uuid = format!("GPU-{}{}", gpu.index, gpu.index);
+            gpu.minor = Some(minor);
+        }
+        node.devices.clear();
+        node.join();
+        node
+    }
+
+    fn seen(node: &Node, variables: &[(&str, &str)]) -> Result<String, NotVisible> {
+        let devices = visible_devices(node, |name| {
+            let mut found = variables.iter().filter(|(known, _)| *known == name);
+            found.next().map(|(_, value)| (*value).to_owned())
+        })?;
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        Ok(names.join(" "))
+    }
+
+    #[test]
+    fn devices_are_seen_as_cuda_and_slurm_name_them() {
+        let two = node(&["h200-141gb-sxm", "h200-141gb-sxm"]);
+        let seen = |variables: &[_]| seen(&two, variables);
+        assert_eq!(seen(&[]).unwrap(), "0 1");
+        for (value, names) in [
+            ("1", "1"),
+            ("1,0", "1 0"),
+            ("GPU-1", "1"),
+            ("GPU-11, GPU-0,1", "1 0"),
+            ("0,-1,1", "0"),
+        ] {
+            let visible = [("CUDA_VISIBLE_DEVICES", value), ("SLURM_JOB_GPUS", "0")];
+            assert_eq!(seen(&visible).unwrap(), names, "{value}");
+        }
+        let slurm = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "0")];
+        assert_eq!(seen(&slurm).unwrap(), "1");
+        for wrong in ["2", "GPU-", "gpu", "1.5", "GPU-7"] {
+            let error = seen(&[("CUDA_VISIBLE_DEVICES", wrong)]).unwrap_err();
+            assert!(matches!(error, NotVisible::Unknown { .. }), "{wrong}");
+        }
+        for none in ["", "-1", "NoDevFiles"] {
+            let error = seen(&[("CUDA_VISIBLE_DEVICES", none)]).unwrap_err();
+            assert!(matches!(error, NotVisible::Empty { .. }), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_slurm_that_no_file_has_is_no_other_gpu() {
+        let mut two = node(&["h200-141gb-sxm", "h200-141gb-sxm"]);
+        two.gpus[0].minor = Some(4);
+        assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "4")]).unwrap(), "0");
+        let error = seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap_err();
+        assert!(matches!(error, NotVisible::Unknown { .. }), "{error}");
+        // Where the driver does not tell the files.
+        two.gpus[0].minor = None;
+        assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap(), "1");
+    }
+
+    #[test]
+    fn numbers_mean_nothing_where_gpus_differ() {
+        let two = node(&["h200-141gb-sxm", "a100-80gb"]);
+        let visible = ("CUDA_VISIBLE_DEVICES", "1");
+        assert_eq!(seen(&two, &[visible]), Err(NotVisible::Order(1)));
+        let in_order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        assert_eq!(seen(&two, &[visible, in_order]).unwrap(), "1");
+        assert_eq!(seen(&node(&[]), &[]), Err(NotVisible::NoDevice));
+    }
+}

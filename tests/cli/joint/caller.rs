@@ -1,0 +1,183 @@
+//! The GPUs of a joint device that a program of the caller gets.
+
+use std::fs;
+
+use testkit::{Ran, Sim, TestNode, assert_contains, needs_root};
+
+use super::programs::visible;
+use super::{TRAINERS, gpu, joint};
+
+const SHOW: &str = "echo $CUDA_VISIBLE_DEVICES";
+
+/// Four H200s, of which the last two are a joint device.
+fn pair() -> Sim {
+    let profile = TRAINERS.replace("[0, 1]", "[2, 3]");
+    Sim::served("h200", 4, &profile.replace("trainers", "pair"))
+}
+
+/// Runs `mig-mps` with variables, and returns its standard output.
+#[track_caller]
+fn run(sim: &Sim, variables: &[(&str, &str)], args: &[&str]) -> String {
+    let mut command = sim.command(args);
+    let ran = Ran::of(command.envs(variables.iter().copied())).ended(0);
+    ran.stdout.trim().to_owned()
+}
+
+#[test]
+fn numbers_of_a_client_are_ordinals_of_its_daemon() {
+    let sim = pair();
+    let program = sim.program();
+    let inner = [program.as_str(), "run", "pair", "--", "sh", "-c", SHOW];
+    let outer = ["run", "pair", "--visible", "index", "--"];
+    let [third, fourth] = [gpu(&sim, 2), gpu(&sim, 3)];
+    let nested = [outer.as_slice(), &inner].concat();
+    assert_eq!(run(&sim, &[], &nested), format!("{third},{fourth}"));
+    let visible = [("CUDA_VISIBLE_DEVICES", "3")];
+    assert_eq!(run(&sim, &visible, &nested), fourth);
+    let script = format!("CUDA_VISIBLE_DEVICES=1,2,0 {}", inner[..4].join(" "));
+    let script = format!("{script} sh -c '{SHOW}'");
+    let nested = [outer.as_slice(), &["sh", "-c", &script]].concat();
+    assert_eq!(run(&sim, &[], &nested), fourth, "there is no ordinal 2");
+}
+
+#[test]
+fn numbers_of_a_private_client_are_ordinals_of_its_daemon() {
+    let sim = Sim::with("h200", 4);
+    let program = sim.program();
+    let private = ["run", "--private", "--joint"];
+    let inner = [&[program.as_str()], &private[..], &["--", "sh", "-c", SHOW]].concat();
+    let outer = [&private[..], &["--visible", "index", "--"], &inner].concat();
+    let visible = [("CUDA_VISIBLE_DEVICES", "2,3")];
+    let both = format!("{},{}", gpu(&sim, 2), gpu(&sim, 3));
+    assert_eq!(run(&sim, &visible, &outer), both);
+    assert_eq!(sim.happened("server ready"), 1);
+}
+
+/// The list of CUDA is the one that Slurm binds tasks by: its own variables list the GPUs of the whole step.
+#[test]
+fn the_list_of_cuda_comes_before_those_of_slurm() {
+    let sim = joint("share = 4");
+    let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
+    for (value, seen) in [("0", &first), ("1", &second), (&second, &second)] {
+        let task = [
+            ("SLURM_STEP_GPUS", "0,1"),
+            ("SLURM_JOB_GPUS", "0,1,2"),
+            ("CUDA_VISIBLE_DEVICES", value),
+        ];
+        assert_eq!(&visible(&sim, &task, &[]), seen, "{value}");
+    }
+    let sim = Sim::with("h200", 4);
+    let variables = [("SLURM_STEP_GPUS", "0,1"), ("CUDA_VISIBLE_DEVICES", "2,3")];
+    let both = format!("{},{}", gpu(&sim, 2), gpu(&sim, 3));
+    let private = ["run", "--private", "--joint", "--", "sh", "-c", SHOW];
+    assert_eq!(run(&sim, &variables, &private), both);
+}
+
+#[test]
+fn env_has_the_gpus_of_the_job() {
+    let sim = joint("share = 2");
+    let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
+    for variable in ["SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"] {
+        let job = [(variable, "1,2")];
+        let printed = run(&sim, &job, &["env", "trainers", "--shell", "sh"]);
+        assert_contains(&printed, &format!("export CUDA_VISIBLE_DEVICES={second}\n"));
+        for form in [
+            "dotenv", "slurm", "json", "docker", "podman", "k8s", "compose",
+        ] {
+            let printed = run(&sim, &job, &["env", "trainers", "--format", form]);
+            assert_contains(&printed, &second);
+            assert!(!printed.contains(&first), "{form}: {printed}");
+        }
+    }
+    let mut command = sim.command(&["env", "trainers"]);
+    let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "2")).ended(2);
+    assert_contains(&ran.stderr, "which names no GPU of trainers");
+    // What serves all jobs of the node has all GPUs.
+    let cdi = run(&sim, &[("CUDA_VISIBLE_DEVICES", "1")], &["cdi"]);
+    assert_contains(&cdi, &format!("\"CUDA_VISIBLE_DEVICES={first},{second}\""));
+}
+
+/// CUDA numbers the fastest GPU first, unless it is told otherwise.
+#[test]
+fn numbers_mean_nothing_where_gpus_differ() {
+    let node = TestNode::builder().gpu("h100", 1).gpu("h200", 2).build();
+    let sim = Sim { node };
+    let profile = TRAINERS.replace("[0, 1]", "[1, 2]");
+    sim.up(&profile, &[]).ended(0);
+    let mut command = sim.command(&["run", "trainers", "--", "true"]);
+    let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "1")).ended(125);
+    assert_contains(&ran.stderr, "CUDA numbers the fastest first");
+    let in_order = [
+        ("CUDA_VISIBLE_DEVICES", "1"),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+    ];
+    let second = gpu(&sim, 1);
+    assert_eq!(visible(&sim, &in_order, &[]), second);
+    let by_uuid = [("CUDA_VISIBLE_DEVICES", second.as_str())];
+    assert_eq!(visible(&sim, &by_uuid, &[]), second);
+}
+
+#[test]
+fn a_list_ends_where_cuda_ends_it() {
+    let sim = joint("share = 4");
+    let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
+    let lists = [
+        "1,7,0".to_owned(),
+        format!("1,{first}"),
+        format!("{second},0"),
+        format!("{second},GPU-,{first}"),
+        format!("1,x,{first}"),
+    ];
+    for list in lists {
+        let variables = [("CUDA_VISIBLE_DEVICES", list.as_str())];
+        assert_eq!(visible(&sim, &variables, &[]), second, "{list}");
+    }
+    let mut command = sim.command(&["run", "trainers", "--", "true"]);
+    let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "GPU-")).ended(125);
+    assert_contains(&ran.stderr, "which names no GPU of trainers");
+}
+
+#[test]
+fn slurm_cannot_assign_a_gpu_of_a_joint_device() {
+    needs_root!();
+    let sim = joint("share = 2");
+    let dir = sim.node.dir();
+    fs::write(
+        dir.join("gres.conf"),
+        "NodeName=n1 Name=gpu File=/dev/nvidia1\n",
+    )
+    .unwrap();
+    fs::write(dir.join("slurm.conf"), "NodeName=n1 Gres=gpu:1\n").unwrap();
+    let what = "GPU 1 is part of the joint device trainers, which Slurm cannot assign";
+    for visible in ["0", &gpu(&sim, 1)] {
+        for word in ["prolog", "task-prolog"] {
+            let mut command = sim.command(&["slurm", word]);
+            command
+                .env("SLURM_CONF", dir.join("slurm.conf"))
+                .env("SLURMD_NODENAME", "n1")
+                .env("SLURM_JOB_ID", "7")
+                .env("SLURM_JOB_UID", "0")
+                .env("SLURM_JOB_GPUS", "0");
+            let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", visible)).ended(1);
+            assert_contains(&ran.stderr, what);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_gets_some_of_the_gpus_is_told() {
+    let sim = joint("share = 2");
+    let note = |variables: &[(&str, &str)]| {
+        let mut command = sim.command(&["run", "trainers", "--", "true"]);
+        Ran::of(command.envs(variables.iter().copied()))
+            .ended(0)
+            .stderr
+    };
+    let visible = ("CUDA_VISIBLE_DEVICES", "1");
+    let line = "The program gets 1 of the 2 GPUs of trainers, because CUDA_VISIBLE_DEVICES does not list the rest.\n";
+    assert_eq!(note(&[visible]), line);
+    assert_eq!(note(&[]), "");
+    assert_eq!(note(&[("CUDA_VISIBLE_DEVICES", "0,1,2")]), "");
+    let rank = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")];
+    assert_eq!(note(&rank), "", "each rank has its GPU");
+}
