@@ -210,9 +210,11 @@ fn devices_of_daemon(pipe: &Path) -> Option<Vec<String>> {
 
 /// Returns the GPU whose UUID begins so. A beginning of several names none.
 fn gpu_with_uuid<'n>(node: &'n Node, word: &str) -> Option<&'n Gpu> {
-    let mut gpus = node.gpus.iter().filter(|gpu| gpu.uuid.starts_with(word));
-    let gpu = gpus.next().filter(|_| word.starts_with("GPU-"))?;
-    gpus.next().is_none().then_some(gpu)
+    let begins_so = |gpu: &&Gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word);
+    match node.gpus.iter().filter(begins_so).collect::<Vec<_>>()[..] {
+        [only] => Some(only),
+        _ => None,
+    }
 }
 
 /// Returns the devices that a UUID or its beginning names; also `MIG-GPU-…/7/0`, as older drivers call MIG devices.

@@ -166,8 +166,9 @@ fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
     if let Some(commands) = commands_for_clients(node, &all, is_meant) {
         return format!("{fact}; for those of other devices: {commands}");
     }
-    let on_these = names.iter().filter_map(|name| node.device_named(name));
-    let outside: Vec<String> = on_these
+    let outside: Vec<String> = names
+        .iter()
+        .filter_map(|name| node.device_named(name))
         .flat_map(|device| &device.outside_mps)
         .filter(|program| is_user_or_program(program.user, &program.command, word))
         .map(|program| program.pid.to_string())

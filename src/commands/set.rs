@@ -37,8 +37,9 @@ pub struct SetArgs {
 }
 
 fn keys() -> String {
-    let live = KEYS.iter().filter(|key| key.is_live());
-    let names: Vec<String> = live
+    let names: Vec<String> = KEYS
+        .iter()
+        .filter(|key| key.is_live())
         .map(|key| match key.short_name() {
             Some(short) => format!("{} ({short})", key.name),
             None => key.name.to_owned(),

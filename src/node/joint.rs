@@ -40,8 +40,20 @@ impl Node {
         }
     }
 
+    /// Returns the devices with these names, or all if none is named; those that do not exist come last. The GPUs of a
+    /// joint device that `down` has stopped are shown only as that device.
+    pub fn devices_to_show(&self, names: &[String]) -> Vec<&Device> {
+        let mut shown: Vec<&Device> = self.devices.iter().collect();
+        shown.retain(|device| match names {
+            [] => !self.is_in_stopped_joint(device),
+            names => names.contains(&device.name),
+        });
+        shown.sort_by_key(|device| !device.exists());
+        shown
+    }
+
     /// True for a GPU of a joint device that `down` has stopped.
-    pub(super) fn is_in_stopped_joint(&self, device: &Device) -> bool {
+    fn is_in_stopped_joint(&self, device: &Device) -> bool {
         let is_its = |joint: &Device| joint.key != device.key && joint.key.excludes(&device.key);
         self.devices
             .iter()

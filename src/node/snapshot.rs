@@ -239,18 +239,6 @@ impl Node {
             .filter(|device| device.exists() && !device.is_stopped_joint())
     }
 
-    /// Returns the devices with these names, or all if none is named; those that do not exist come last. The GPUs of a
-    /// joint device that `down` has stopped are shown only as that device.
-    pub fn devices_to_show(&self, names: &[String]) -> Vec<&Device> {
-        let mut shown: Vec<&Device> = self.devices.iter().collect();
-        shown.retain(|device| match names {
-            [] => !self.is_in_stopped_joint(device),
-            names => names.contains(&device.name),
-        });
-        shown.sort_by_key(|device| !device.exists());
-        shown
-    }
-
     /// Returns the utilization of a device's GPU in percent; of several GPUs, the average. No driver reports it for MIG devices.
     pub fn gpu_utilization(&self, device: &Device) -> Option<u32> {
         if !device.is_whole() || !device.exists() {

@@ -5,6 +5,7 @@ mod guard;
 mod near;
 mod notes;
 mod obstacle;
+mod target;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -28,18 +29,17 @@ use crate::host::{
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
-use crate::settings::{DeviceSize, Visible};
+use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
-use crate::shared::{
-    LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
-};
+use crate::shared::{LocalRank, NoRank, RankMapping, WantedDevices, devices_for, free_devices};
 use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::near_position;
 use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
+use target::Target;
 
 /// Run a program as an MPS client of a device
 ///
@@ -472,31 +472,6 @@ impl RunArgs {
 /// The hint for a private daemon that takes no program.
 const AFTER_THE_OTHERS: &str =
     "wait until the programs that share its private daemon have ended, and run it again";
-
-/// A device that programs run on.
-struct Target {
-    /// The environment in which its daemon is found.
-    environment: Environment,
-    served: Served,
-    size: DeviceSize,
-    /// The part of it that a program gets.
-    portion: Portion,
-}
-
-impl Target {
-    /// Describes a device of a node that was observed.
-    fn new(node: &Node, environment: &Environment, served: &Served) -> Self {
-        let device = node.device_with_key(&served.record.key);
-        let size = device.and_then(|device| node.size_of(device));
-        let portion = device.map(|device| Portion::for_device(node, device, served));
-        Self {
-            portion: portion.unwrap_or_default(),
-            environment: environment.clone(),
-            served: served.clone(),
-            size: size.unwrap_or_default(),
-        }
-    }
-}
 
 /// Without the check, a program could start on the node's first GPU outside MPS, if the daemon is gone.
 fn unchecked_index(name: &str) -> CommandError {
