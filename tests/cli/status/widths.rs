@@ -66,9 +66,9 @@ fn a_chapter_is_text_and_not_markdown() {
     Checking profiles
 
     Use mig-mps check to test whether profiles fit your GPUs or other GPUs before
-    you apply them. The command also shows how each GPU would be partitioned. It
-    plans as up does, but for empty GPUs, leaves the node unchanged, and does not
-    require root.
+    you apply them. The command also shows how each GPU would be partitioned. The
+    command plans as up does, but assumes empty GPUs. It does not change the node
+    and does not require root.
 
     On a node with GPUs, check tests the profile on these GPUs and verifies that the
     users and groups in the profile exist. To see how the node itself would change,
