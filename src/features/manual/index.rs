@@ -104,7 +104,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         &[
             at("help running", "Choosing a device"),
             at("help running", "A daemon for one program"),
-            at("help slurm", "Jobs with daemons of their own"),
+            at("help slurm", "Jobs that start private daemons"),
         ],
     ),
     (
@@ -168,7 +168,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
             "persistence mode",
         ],
         &[
-            at("help mig-parted", "Beside NVIDIA's tools"),
+            at("help mig-parted", "Alongside NVIDIA's tools"),
             at(
                 "doctor --help",
                 "finds tools that manage the same GPUs, and what holds them",
@@ -179,7 +179,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
     (
         &["nvidia smi", "smi"],
         &[
-            at("help mig-parted", "Beside NVIDIA's tools"),
+            at("help mig-parted", "Alongside NVIDIA's tools"),
             at(
                 "list --help",
                 "shows GPUs and MIG devices, and with --offers what each GPU offers",
@@ -199,8 +199,8 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
             "dra",
         ],
         &[
-            at("help kubernetes", "Beside NVIDIA's tools"),
-            at("help mig-parted", "Beside NVIDIA's tools"),
+            at("help kubernetes", "Alongside NVIDIA's tools"),
+            at("help mig-parted", "Alongside NVIDIA's tools"),
         ],
     ),
     (

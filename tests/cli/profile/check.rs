@@ -99,6 +99,7 @@ fn programs_get_the_same() {
         json!({
             "name": "0.0.c1",
             "client_limit": 12,
+            "joint_gpus": [],
             "profile": "1c.2g.12gb",
             "placement": { "start": 0, "size": 2 },
             "multiprocessors": null,
