@@ -196,7 +196,7 @@ fn caller_memory_limit(record: &DeviceRecord) -> Result<Option<MemoryLimit>, Unr
 }
 
 /// Reads `0=1G,1=512MB`, where a UUID may stand for a number: the tightest limit of a device with these UUIDs. A program on one
-/// GPU sees number 0; what is said of others does not concern it.
+/// GPU sees number 0, and entries with other numbers have no effect on the program.
 fn parse_memory_limit(text: &OsStr, uuids: &[String]) -> Result<Option<MemoryLimit>, String> {
     let text = text.to_string_lossy();
     if text.is_empty() {
@@ -295,7 +295,7 @@ impl Variables {
             Visible::Index => gpus.iter().map(ToString::to_string).collect(),
         };
         let threads = options.threads.map(|threads| threads.as_f64().to_string());
-        // The program numbers what it sees.
+        // The numbers are ordinals of the GPUs that the program sees.
         let memory = options.memory.map(|memory| {
             let each = (0..gpus.len()).map(|number| format!("{number}={}", memory.in_mebibytes()));
             each.collect::<Vec<String>>().join(",")

@@ -13,13 +13,13 @@ use crate::state::{DeviceRecord, RunDir};
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The variables that name the devices, the first one that is set: Slurm's have the numbers of device files.
+/// The variables that name the devices; the first one that is set counts. Slurm's variables contain the numbers of device files.
 const VARIABLES: [&str; 3] = [VISIBLE, "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 
 /// The words for no device: CUDA's, and Slurm's for a job without GPUs.
 const NO_DEVICE_WORDS: [&str; 3] = ["", "-1", "NoDevFiles"];
 
-/// It cannot be found out which devices the caller may use.
+/// The reason why it is unknown which devices the caller may use.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NotVisible {
     #[error("the driver shows no device")]
@@ -92,7 +92,7 @@ impl DeviceList {
             .map(|word| word.trim().to_owned())
             .take_while(|word| !NO_DEVICE_WORDS.contains(&word.as_str()))
             .collect();
-        // A list has numbers or names: one of the other kind ends it (measured).
+        // A list has numbers or names: CUDA ends a list at a word of the other kind (measured on driver 580).
         let has_numbers = words.first().is_some_and(|word| is_number(word));
         let end = words.iter().position(|word| is_number(word) != has_numbers);
         words.truncate(end.unwrap_or(words.len()));
@@ -117,7 +117,7 @@ impl DeviceList {
                 Ok(number) => self.gpu_with_number(node, number)?,
                 Err(_) => gpu_with_uuid(node, word),
             };
-            // CUDA reads no further, either.
+            // CUDA ends the list here, too.
             let Some(gpu) = gpu else { break };
             found.extend(record.key.joint.iter().position(|uuid| *uuid == gpu.uuid));
         }
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "4")]).unwrap(), "0");
         let error = seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap_err();
         assert!(matches!(error, NotVisible::Unknown { .. }), "{error}");
-        // Where the driver does not tell the files.
+        // The driver does not report the device files.
         two.gpus[0].minor = None;
         assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap(), "1");
     }
