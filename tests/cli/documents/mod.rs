@@ -8,3 +8,4 @@ mod lab;
 mod man;
 mod pictures;
 mod readme;
+mod stable;

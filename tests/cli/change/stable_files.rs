@@ -1,0 +1,220 @@
+//! The files that earlier versions have left: `fixtures/state/VERSION` has those of a node with a device of each kind. A later
+//! version reads them and goes on from there.
+//!
+//! `FREEZE=1 cargo test --test suite -- stable` writes the directory of the present version.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use testkit::{App, Sim, WHOLE, assert_contains, in_state, needs_root, repository};
+
+const PROFILE: &str = r#"name = "fixture"
+
+[[gpu]]
+select = { index = [0] }
+devices = [
+  { name = "left", profile = "3g" },
+  { name = "right-{n}", profile = "2g", compute = ["1c", "1c"], mps = { threads = 50, memory = "2G" } },
+]
+
+[[gpu]]
+select = { index = [1] }
+mig = false
+mps = { serve = "all", compute-mode = "exclusive-process", max-clients = 4 }
+
+[[gpu]]
+select = { index = [2, 3] }
+mig = false
+name = "pair"
+joint = true
+"#;
+
+/// What differs from node to node, and from run to run.
+const VOLATILE: [&str; 16] = [
+    "at",
+    "boot-id",
+    "command",
+    "devices",
+    "gpu",
+    "id",
+    "joint",
+    "machine",
+    "path",
+    "pid",
+    "pid-namespace",
+    "since",
+    "start-time",
+    "switched-on",
+    "until",
+    "uuid",
+];
+
+/// A node with every kind of device, in every kind of state that is recorded, and a client of device 1, which is closing.
+fn node() -> (Sim, App) {
+    let sim = Sim::with("a100-80gb", 4);
+    sim.up(&format!("name = \"whole\"\n{WHOLE}"), &[]).ended(0);
+    sim.up(PROFILE, &["--yes"]).ended(0);
+    let set = ["set", "left", "active-thread-percentage=70", "--yes"];
+    sim.run(&set).ended(0);
+    sim.run(&["down", "right-1"]).ended(0);
+    let client = sim.client("1");
+    let job = client.pid().to_string();
+    let node = sim.node.node();
+    node.show_in_cgroup(client.pid(), "/pbs_jobs.service/jobid/101")
+        .unwrap();
+    let begin = ["job", "begin", "--id", "101", "--user", "root"];
+    let of_client = ["--devices", "1", "--pid", &job];
+    sim.run(&[&begin[..], &of_client].concat()).ended(0);
+    let restart = ["restart", "1", "--drain", "1", "--no-new", "--yes"];
+    sim.run(&restart).ended(4);
+    (sim, client)
+}
+
+/// The files of a node by their names in a fixture.
+fn files(sim: &Sim) -> BTreeMap<String, PathBuf> {
+    let run_dir = sim.node.run_dir();
+    let by_name = |device: &str| run_dir.join("by-name").join(device).join("device.json");
+    let devices = ["1", "left", "right-0", "pair"];
+    let devices = devices.map(|device| (format!("device-{device}"), by_name(device)));
+    let others = [
+        ("node", run_dir.join("node.json")),
+        ("job", run_dir.join("jobs/101")),
+        ("profiles", sim.machine("var/lib/mig-mps/profiles.json")),
+    ];
+    let others = others.map(|(name, path)| (name.to_owned(), path));
+    devices.into_iter().chain(others).collect()
+}
+
+fn read(path: &Path) -> Value {
+    let text = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// A file of an earlier version with this node's own values. What it has, the present version writes as well.
+#[track_caller]
+fn fill(earlier: &mut Value, present: &Value, path: &str) {
+    match (earlier, present) {
+        (Value::Object(earlier), Value::Object(present)) => {
+            for (key, value) in earlier {
+                let path = format!("{path}.{key}");
+                let now = present.get(key).unwrap_or_else(|| panic!("{path} is gone"));
+                if VOLATILE.contains(&key.as_str()) {
+                    *value = now.clone();
+                } else {
+                    fill(value, now, &path);
+                }
+            }
+        }
+        (Value::Array(earlier), Value::Array(present)) => {
+            assert_eq!(earlier.len(), present.len(), "{path}");
+            for (index, (value, now)) in earlier.iter_mut().zip(present).enumerate() {
+                fill(value, now, &format!("{path}[{index}]"));
+            }
+        }
+        (earlier, present) => assert_eq!(earlier, present, "{path}"),
+    }
+}
+
+fn versions() -> Vec<PathBuf> {
+    let entries = fs::read_dir(repository().join("fixtures/state")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| !path.ends_with("unversioned"))
+        .collect()
+}
+
+/// Removes the names of this machine.
+fn anonymize(content: &mut Value) {
+    match content {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match (key.as_str(), value) {
+                    ("name", Value::String(name)) if *name == this_machine() => {
+                        "node".clone_into(name)
+                    }
+                    ("path", Value::String(path)) => "profile.toml".clone_into(path),
+                    ("command", Value::String(command)) => {
+                        let words = command.split_once(' ').unwrap().1;
+                        *command = format!("mig-mps {words}");
+                    }
+                    (_, value) => anonymize(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(anonymize),
+        _ => {}
+    }
+}
+
+fn this_machine() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    name.trim().to_owned()
+}
+
+fn freeze(sim: &Sim) {
+    let version = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap().0;
+    let directory = repository().join("fixtures/state").join(version);
+    fs::create_dir_all(&directory).unwrap();
+    for (name, path) in files(sim) {
+        let mut content = read(&path);
+        anonymize(&mut content);
+        let text = serde_json::to_string_pretty(&content).unwrap() + "\n";
+        fs::write(directory.join(format!("{name}.json")), text).unwrap();
+    }
+}
+
+#[test]
+fn files_of_earlier_versions_are_read() {
+    needs_root!();
+    if std::env::var_os("FREEZE").is_some() {
+        freeze(&node().0);
+    }
+    let versions = versions();
+    assert!(!versions.is_empty());
+    for version in versions {
+        let (sim, client) = node();
+        let pids = |sim: &Sim| {
+            let names = ["1", "left", "right-0", "pair"];
+            names.map(|name| sim.device(name)["daemon_pid"].clone())
+        };
+        let before = pids(&sim);
+        for (name, path) in files(&sim) {
+            let file = version.join(format!("{name}.json"));
+            let mut earlier = read(&file);
+            let name = format!("{}: {name}", version.display());
+            fill(&mut earlier, &read(&path), &name);
+            fs::write(path, earlier.to_string()).unwrap();
+        }
+        let status = sim.status();
+        for (state, devices) in [
+            ("ready", &["left", "pair", "right-0"][..]),
+            ("closing", &["1"]),
+            ("stopped", &["right-1"]),
+        ] {
+            let mut found = in_state(&status, state);
+            found.sort();
+            assert_eq!(found, devices, "{state}");
+        }
+        assert_eq!(pids(&sim), before);
+        let client_of = status["clients"][0]["workload"]["batch_job"].clone();
+        assert_eq!(client_of["id"], "101");
+        assert_contains(&sim.run(&["status", "left"]).ended(0).stdout, " 70% ");
+        let dry = sim.run(&["up", "--previous", "--dry-run", "--keep-going"]);
+        assert_contains(&dry.stderr, "whole");
+
+        sim.run(&["start", "right-1"]).ended(0);
+        client.finish();
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(sim.device("1")["state"], "ready");
+        sim.run(&["up", "--yes"]).ended(0);
+        let after = pids(&sim);
+        assert_eq!(after[1..], before[1..]);
+        assert_ne!(after[0], before[0], "the closing device has been restarted");
+        sim.run(&["job", "end", "--id", "101"]).ended(0);
+        sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+        assert_eq!(sim.run_dir(), ["jobs", "lock"]);
+    }
+}
