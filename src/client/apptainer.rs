@@ -70,10 +70,12 @@ fn add_bind(
     let mut list = own.clone().or_else(other).unwrap_or_default();
     let run_dir = run_dir.as_os_str();
     let has_it = list.as_bytes().split(|byte| *byte == b',').any(|entry| {
-        let mut parts = entry.trim_ascii().split(|byte| *byte == b':');
-        let source = parts.next();
-        source == Some(run_dir.as_bytes())
-            && parts.next().is_none_or(|target| Some(target) == source)
+        // The source, and the target if the entry has one.
+        entry
+            .trim_ascii()
+            .split(|byte| *byte == b':')
+            .take(2)
+            .all(|path| path == run_dir.as_bytes())
     });
     // No format of `env` has such a value.
     if list.as_bytes().iter().any(u8::is_ascii_control) || has_it && own.is_some() {

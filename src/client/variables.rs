@@ -297,8 +297,10 @@ impl Variables {
         let threads = options.threads.map(|threads| threads.as_f64().to_string());
         // The numbers are ordinals of the GPUs that the program sees.
         let memory = options.memory.map(|memory| {
-            let each = (0..gpus.len()).map(|number| format!("{number}={}", memory.in_mebibytes()));
-            each.collect::<Vec<String>>().join(",")
+            (0..gpus.len())
+                .map(|number| format!("{number}={}", memory.in_mebibytes()))
+                .collect::<Vec<String>>()
+                .join(",")
         });
         let priority = options
             .priority

@@ -188,8 +188,9 @@ pub fn pending_programs(
         return Ok(Vec::new());
     };
     let mut results = after.load_results(change);
-    let names = programs.file_names()?.into_iter();
-    let pending = names
+    let pending = programs
+        .file_names()?
+        .into_iter()
         .filter(|name| ProgramDirectory::is_program_name(name))
         .filter_map(|name| {
             let failure = results.remove(&name).unwrap_or_else(|| {

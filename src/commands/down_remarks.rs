@@ -9,8 +9,11 @@ use crate::state::{ProfileHistory, RunDir};
 
 /// Says how devices that were stopped by name come back.
 pub fn remark_on_return(plan: &Plan) {
-    let stops = plan.stops().filter(|stop| stop.keeps_device);
-    let names: Vec<&str> = stops.map(|stop| stop.name.as_str()).collect();
+    let names: Vec<&str> = plan
+        .stops()
+        .filter(|stop| stop.keeps_device)
+        .map(|stop| stop.name.as_str())
+        .collect();
     if !names.is_empty() {
         let again = if names.len() == 1 { "it" } else { "them" };
         note(&format!(

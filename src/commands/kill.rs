@@ -190,8 +190,10 @@ fn commands_for_clients(
 ) -> Option<String> {
     let mut commands = Vec::new();
     for served in names.iter().filter_map(|name| node.served_named(name)) {
-        let clients = served.clients.as_slice().iter();
-        let pids: Vec<String> = clients
+        let pids: Vec<String> = served
+            .clients
+            .as_slice()
+            .iter()
             .filter(|client| is_meant(client))
             .filter_map(|client| Some(client.pid?.to_string()))
             .collect();
@@ -239,8 +241,10 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
         return usage_error(what).with_hint(format!("pid {word} is a client: {command}"));
     }
     let outside = node.devices.iter().find(|device| {
-        let mut programs = device.outside_mps.iter();
-        programs.any(|program| program.pid.to_string() == word)
+        device
+            .outside_mps
+            .iter()
+            .any(|program| program.pid.to_string() == word)
     });
     if let Some(device) = outside {
         let name = &device.name;

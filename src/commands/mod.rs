@@ -106,11 +106,12 @@ pub fn known_devices(environment: &Environment) -> KnownDevices {
         .served()
         .map(|served| served.record.name.clone())
         .collect();
-    let stopped = node
+    let stopped: Vec<String> = node
         .stopped
         .iter()
-        .map(|(_, stopped)| stopped.record.name.clone());
-    let stopped: Vec<String> = stopped.filter(|name| !known.contains(name)).collect();
+        .map(|(_, stopped)| stopped.record.name.clone())
+        .filter(|name| !known.contains(name))
+        .collect();
     let names = [known.clone(), stopped.clone()].concat();
     let wanted = String::new();
     let hint = if known.is_empty() {

@@ -339,8 +339,8 @@ pub fn is_named_for_job(group: &str) -> bool {
 /// True for the path of a group below the root, as the kernel writes it.
 fn is_group_path(path: &str) -> bool {
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
-    let parts = path.strip_prefix('/').map(|path| path.split('/'));
-    parts.is_some_and(|mut parts| parts.all(is_part))
+    path.strip_prefix('/')
+        .is_some_and(|path| path.split('/').all(is_part))
 }
 
 /// True for the group of a job, by its name and those of the groups above.

@@ -23,8 +23,9 @@ pub struct NumaNode {
 impl NumaNode {
     /// Returns the cores of these CPUs, as far as they are in the node.
     pub fn cores_among(&self, cpus: &BTreeSet<usize>) -> BTreeSet<usize> {
-        let own = self.cores.iter();
-        own.filter(|(cpu, _)| cpus.contains(cpu))
+        self.cores
+            .iter()
+            .filter(|(cpu, _)| cpus.contains(cpu))
             .map(|(_, core)| *core)
             .collect()
     }

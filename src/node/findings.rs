@@ -258,8 +258,12 @@ impl Node {
 
     /// Names the GPUs in MIG mode without a MIG device: `GPUs 0-2`.
     pub fn describe_unpartitioned_gpus(&self) -> Option<String> {
-        let gpus = self.gpus.iter().filter(|gpu| gpu.has_nothing_in_mig_mode());
-        let indices: Vec<u32> = gpus.map(|gpu| gpu.index).collect();
+        let indices: Vec<u32> = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.has_nothing_in_mig_mode())
+            .map(|gpu| gpu.index)
+            .collect();
         (!indices.is_empty()).then(|| format_gpus(&indices))
     }
 

@@ -23,8 +23,10 @@ impl Node {
         keys.dedup();
         for key in keys {
             let whole_gpu = |uuid: &String| {
-                let mut gpus = self.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
-                gpus.find(|gpu| gpu.uuid == *uuid)
+                self.gpus
+                    .iter()
+                    .filter(|gpu| !gpu.in_mig_mode())
+                    .find(|gpu| gpu.uuid == *uuid)
             };
             let gpus: Option<Vec<&Gpu>> = key.joint.iter().map(whole_gpu).collect();
             // The daemon of a joint device has its other GPUs, too, when one is lost.

@@ -583,10 +583,13 @@ impl Unmanaged {
 
     /// True if it is the daemon of `run --private`, by the name of its directory: `/tmp/mig-mps-a1cJcU/UUID/pipe`.
     pub fn is_private(&self) -> bool {
-        let pipe = self.pipe_directory.value().map(Path::new);
-        let directory = pipe.and_then(|pipe| pipe.ancestors().nth(2)?.file_name()?.to_str());
-        let letters = directory.and_then(|name| name.strip_prefix(PRIVATE_DIRECTORY_PREFIX));
-        let is_named_so = letters.is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS);
+        let is_named_so = self
+            .pipe_directory
+            .value()
+            .map(Path::new)
+            .and_then(|pipe| pipe.ancestors().nth(2)?.file_name()?.to_str())
+            .and_then(|name| name.strip_prefix(PRIVATE_DIRECTORY_PREFIX))
+            .is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS);
         is_named_so && self.is_daemon() && !self.is_orphan
     }
 

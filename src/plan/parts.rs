@@ -37,8 +37,10 @@ impl Plan {
             starts.any(|start| other.stops().any(|stop| stop.name == start.name))
         };
         let is_entangled = parts.iter().enumerate().any(|(nth, part)| {
-            let others = parts.iter().enumerate().filter(|(other, _)| *other != nth);
-            others
+            parts
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != nth)
                 .map(|(_, other)| other)
                 .any(|other| takes_name(part, other))
         });
@@ -106,8 +108,7 @@ impl Plan {
     pub fn close_daemons(&self, node: &Node, until: Timestamp, comes_back: bool) -> Self {
         let mut plan = Self::default();
         for gpu in &self.gpus {
-            let daemons = gpu.actions().filter_map(Action::as_stop);
-            let used = daemons.filter(|stop| {
+            let used = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
                 // What a command that has exited has closed is taken over.
                 let closer = closer_of(stop, node);
                 stop.means == StopMethod::Session
@@ -116,20 +117,22 @@ impl Plan {
             });
             let steps: Vec<Step> = used
                 .map(|stop| {
-                    let mut starts = gpu.actions().filter_map(Action::as_start);
-                    let next = starts.find(|start| start.uuid.as_ref() == Some(&stop.uuid));
+                    let next = gpu
+                        .actions()
+                        .filter_map(Action::as_start)
+                        .find(|start| start.uuid.as_ref() == Some(&stop.uuid));
                     let same = || {
                         let served = node.served_named(&stop.name).filter(|_| comes_back)?;
                         Some(NextDaemon::same_as(&served.record))
                     };
-                    let close = Action::Close(Close {
+                    Action::Close(Close {
                         name: stop.name.clone(),
                         uuid: stop.uuid.clone(),
                         until,
                         next: next.map(Start::as_next_daemon).or_else(same),
                         is_waited_for: true,
-                    });
-                    close.with_reason("it waits for its clients")
+                    })
+                    .with_reason("it waits for its clients")
                 })
                 .collect();
             if !steps.is_empty() {

@@ -323,8 +323,9 @@ fn fitting_models(
 fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
     // A joint device is shown on each of its GPUs.
     let has_joint = |plan: &&GpuPlan| {
-        let mut devices = plan.devices.iter();
-        devices.any(|device| device.joint.contains(&gpu.index))
+        plan.devices
+            .iter()
+            .any(|device| device.joint.contains(&gpu.index))
     };
     let planned = plan
         .gpus

@@ -175,8 +175,9 @@ impl SettingAssignment {
     /// Refuses two names of one setting.
     pub fn check_names(assignments: &[Self]) -> Result<(), Problem> {
         for (position, one) in assignments.iter().enumerate() {
-            let mut earlier = assignments[..position].iter();
-            let same = earlier.find(|other| other.key.name == one.key.name);
+            let same = assignments[..position]
+                .iter()
+                .find(|earlier| earlier.key.name == one.key.name);
             if let Some(other) = same.filter(|other| other.name != one.name) {
                 return Err(two_names_problem(&other.name, &one.name));
             }

@@ -48,9 +48,9 @@ pub(super) fn suggest_value(key: &str, value: &DeValue<'_>) -> Option<String> {
         DeValue::Integer(number) => number.as_str().to_owned(),
         DeValue::Boolean(is_true) => is_true.to_string(),
         DeValue::Array(list) => {
-            let numbers = list.iter().map(|one| one.get_ref().as_integer());
-            let numbers: Vec<&str> = numbers
-                .map(|number| Some(number?.as_str()))
+            let numbers: Vec<&str> = list
+                .iter()
+                .map(|one| Some(one.get_ref().as_integer()?.as_str()))
                 .collect::<Option<_>>()?;
             numbers.join(",")
         }
@@ -60,8 +60,8 @@ pub(super) fn suggest_value(key: &str, value: &DeValue<'_>) -> Option<String> {
     let indices = text
         .parse::<Cpus>()
         .ok()
-        .map(|read| read.numbers().collect());
-    let indices = indices.filter(|indices: &Vec<usize>| indices.len() <= MAX_INDICES);
+        .map(|read| read.numbers().collect())
+        .filter(|indices: &Vec<usize>| indices.len() <= MAX_INDICES);
     let is_all = ["all", "*", "any", "true"].contains(&text.as_str());
     let meant = match (key, indices) {
         ("select", Some(indices)) => format!("{{ index = {indices:?} }}"),
@@ -99,8 +99,9 @@ pub(super) fn suggest_key<'k>(name: &str, known: &[&'k str]) -> Option<(String, 
     {
         return Some((format!("write mps = {{ {setting} = … }}"), "mps"));
     }
-    let mut rows = OTHER_KEYS.iter();
-    let (key, _) = rows.find(|(key, words)| known.contains(key) && words.contains(&name))?;
+    let (key, _) = OTHER_KEYS
+        .iter()
+        .find(|(key, words)| known.contains(key) && words.contains(&name))?;
     Some((format!("{name} is called {key} here"), key))
 }
 

@@ -179,19 +179,21 @@ fn new_device_table() -> Table {
 
 /// Returns the cells of the MIG devices on these GPUs.
 fn device_rows(group: &[Card<'_>]) -> impl Iterator<Item = Vec<String>> {
-    let devices = group.iter().flat_map(|card| card.devices);
-    devices.filter_map(|device| {
-        let part = device.part.as_ref()?;
-        Some(vec![
-            device.name.clone(),
-            part.title.clone(),
-            format!("{}/{}", part.gpu_instance, part.compute_instance),
-            part.placement.format_range(),
-            part.multiprocessors.to_string(),
-            format_own_memory(part.memory_mib),
-            device.uuid.clone(),
-        ])
-    })
+    group
+        .iter()
+        .flat_map(|card| card.devices)
+        .filter_map(|device| {
+            let part = device.part.as_ref()?;
+            Some(vec![
+                device.name.clone(),
+                part.title.clone(),
+                format!("{}/{}", part.gpu_instance, part.compute_instance),
+                part.placement.format_range(),
+                part.multiprocessors.to_string(),
+                format_own_memory(part.memory_mib),
+                device.uuid.clone(),
+            ])
+        })
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.

@@ -213,8 +213,10 @@ impl Table {
 
     /// Returns the lines, the head first, without blanks at their ends.
     fn lines(&self) -> Vec<String> {
-        let lines = self.comfy.lines();
-        lines.map(|line| line.trim_end().to_owned()).collect()
+        self.comfy
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect()
     }
 
     fn constrain_column(&mut self, position: usize, constraint: ColumnConstraint) {

@@ -26,9 +26,12 @@ impl JobRecord {
         let Ok(Some(directory)) = Self::open(run_dir) else {
             return Vec::new();
         };
-        let names = directory.entry_names().unwrap_or_default();
-        let ids = names.into_iter().filter_map(|name| name.into_string().ok());
-        ids.filter_map(|id| Self::load_in(&directory, &id).ok().flatten())
+        directory
+            .entry_names()
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .filter_map(|id| Self::load_in(&directory, &id).ok().flatten())
             .filter(|record| record.boot_id == boot_id)
             .collect()
     }

@@ -81,8 +81,12 @@ impl ClosingProgress {
 
     /// Returns a plan without the daemons that were started already.
     pub(super) fn without_done(&self, plan: Plan) -> Plan {
-        let starts = self.done.iter().flat_map(Plan::starts);
-        let names: Vec<&str> = starts.map(|start| start.name.as_str()).collect();
+        let names: Vec<&str> = self
+            .done
+            .iter()
+            .flat_map(Plan::starts)
+            .map(|start| start.name.as_str())
+            .collect();
         plan.without_devices(&names)
     }
 

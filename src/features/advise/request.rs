@@ -190,8 +190,13 @@ impl<'a> AdviceRequest<'a> {
                 }
             }
         }
-        let devices = solution.gpus.iter().flat_map(|(_, devices)| devices);
-        let loads: Vec<Load> = devices.flat_map(|device| &device.loads).copied().collect();
+        let loads: Vec<Load> = solution
+            .gpus
+            .iter()
+            .flat_map(|(_, devices)| devices)
+            .flat_map(|device| &device.loads)
+            .copied()
+            .collect();
         for load in &loads {
             remarks.extend(self.describe_more_copies(*load));
         }
@@ -203,9 +208,11 @@ impl<'a> AdviceRequest<'a> {
         let program = &self.wanted[load.demand];
         let size = &self.problem.sizes[self.problem.offer(load).size];
         let used = self.measurement_of(load);
-        let figures = self.figures[load.demand].iter();
-        let measured = figures.filter(|figure| size.matches_figure(figure));
-        let most = measured.map(|figure| figure.measured.copies).max()?;
+        let most = self.figures[load.demand]
+            .iter()
+            .filter(|figure| size.matches_figure(figure))
+            .map(|figure| figure.measured.copies)
+            .max()?;
         let each_mib = used.memory_mib.unwrap_or(0) / u64::from(used.copies.max(1));
         let has_room = most < size.clients
             && (u64::from(most) + 1) * each_mib.max(program.memory_mib) <= size.memory_mib;

@@ -162,8 +162,8 @@ fn user_pids(device: Option<&Device>, served: Option<&Served>) -> Vec<String> {
 fn check_not_in_use(node: &Node, device: Option<&Device>, served: Option<&Served>) -> Result<()> {
     let name = served
         .map(|served| &served.record.name)
-        .or(device.map(|device| &device.name));
-    let name = name.map_or("", String::as_str);
+        .or(device.map(|device| &device.name))
+        .map_or("", String::as_str);
     let pids = user_pids(device, served);
     if !pids.is_empty() {
         let what = format!("{name} is in use: pid {}", pids.join(", "));

@@ -282,8 +282,10 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         let (_, options) = command.split_once(FEATURE_GATES_OPTION).unzip();
         let environ = process.environ();
         let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
-        let mut gates = options.into_iter().chain(variable.map(String::as_str));
-        let is_on = gates.any(|gates| gates.contains("DynamicMIG=true"));
+        let is_on = options
+            .into_iter()
+            .chain(variable.map(String::as_str))
+            .any(|gates| gates.contains("DynamicMIG=true"));
         findings.push(if is_on {
             Finding::fail(
                 id,

@@ -303,8 +303,10 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         .into_iter()
         .filter(|(_, places)| !places.is_empty())
         .map(|(kind, places)| {
-            let units = places.iter().flat_map(|place| place.start..place.end());
-            let units: BTreeSet<u32> = units.collect();
+            let units: BTreeSet<u32> = places
+                .iter()
+                .flat_map(|place| place.start..place.end())
+                .collect();
             let noun = if units.len() == 1 { "slice" } else { "slices" };
             let places = format_ranges(&Vec::from_iter(units));
             let index = gpu.index;

@@ -121,8 +121,11 @@ fn label_lines(offers: &ResourceOffers, profile: Option<&str>) -> String {
 /// Returns a text as the value of a label: other characters become dashes.
 fn label_value(text: &str) -> String {
     let is_kept = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let chars = text.chars().map(|c| if is_kept(c) { c } else { '-' });
-    let value: String = chars.take(MAX_NAME_CHARS).collect();
+    let value: String = text
+        .chars()
+        .map(|c| if is_kept(c) { c } else { '-' })
+        .take(MAX_NAME_CHARS)
+        .collect();
     value
         .trim_matches(|c: char| !c.is_ascii_alphanumeric())
         .to_owned()

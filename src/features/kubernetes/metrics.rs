@@ -155,8 +155,12 @@ fn render_metrics(facts: &KubeletFacts) -> String {
     let offers = facts.offers.borrow().clone();
     let registered = lock(&facts.registered).clone();
     let used = lock(&facts.used_shares).clone();
-    let offered = offers.devices.iter().map(|offered| &offered.resource);
-    let resources: BTreeSet<&String> = offered.chain(registered.keys()).collect();
+    let resources: BTreeSet<&String> = offers
+        .devices
+        .iter()
+        .map(|offered| &offered.resource)
+        .chain(registered.keys())
+        .collect();
     let count_shares = |resource: &str, is_counted: fn(&OfferedDevice) -> bool| {
         let devices = offers.devices_for(resource);
         devices

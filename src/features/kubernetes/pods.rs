@@ -101,11 +101,13 @@ fn pod_shares(pods: &[PodResources], offers: &ResourceOffers) -> Vec<PodShare> {
 
 /// Returns the shares of our resources that a pod holds.
 fn held_devices(pod: &PodResources) -> impl Iterator<Item = &ContainerDevices> {
-    let held = pod.containers.iter().flat_map(|one| &one.devices);
-    held.filter(|held| {
-        let domain = held.resource_name.split_once('/');
-        domain.is_some_and(|(domain, _)| domain == DOMAIN)
-    })
+    pod.containers
+        .iter()
+        .flat_map(|one| &one.devices)
+        .filter(|held| {
+            let domain = held.resource_name.split_once('/');
+            domain.is_some_and(|(domain, _)| domain == DOMAIN)
+        })
 }
 
 /// Returns the number of shares of each resource that pods hold.

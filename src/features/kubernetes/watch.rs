@@ -203,8 +203,11 @@ impl<'a> OfferWatcher<'a> {
         match hardware {
             Ok(seen) => seen.get(uuid).cloned().unwrap_or_default(),
             Err(why) => {
-                let mut before = self.offers.devices.iter();
-                let before = before.find(|offered| offered.uuid == uuid);
+                let before = self
+                    .offers
+                    .devices
+                    .iter()
+                    .find(|offered| offered.uuid == uuid);
                 DriverFacts {
                     ill: Some(format!("the driver does not answer: {why}")),
                     memory_mib: before.and_then(|offered| offered.memory_mib),

@@ -234,8 +234,9 @@ fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
         return Some(render_markdown(topic.text, reading_width()));
     }
-    let mut words = subject.split(' ');
-    let command = words.try_fold(program, Command::find_subcommand_mut)?;
+    let command = subject
+        .split(' ')
+        .try_fold(program, Command::find_subcommand_mut)?;
     let help = command.render_long_help();
     Some(if terminal_width().is_some() {
         help.ansi().to_string()
@@ -251,9 +252,11 @@ fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
         // Of a phrase that is nowhere, its longest word.
         let mut words: Vec<&str> = word.split(' ').filter(|one| one.len() > 2).collect();
         words.sort_by_key(|one| std::cmp::Reverse(one.len()));
-        let mut words = words.into_iter().filter(|one| *one != word);
-        let found = words.find_map(|one| Some((one, search_manual(one, program).ok()?)));
-        let (one, found) = found.ok_or(error)?;
+        let (one, found) = words
+            .into_iter()
+            .filter(|one| *one != word)
+            .find_map(|one| Some((one, search_manual(one, program).ok()?)))
+            .ok_or(error)?;
         what = format!("\"{}\"", shorten_command(one));
         Ok(found)
     });

@@ -102,10 +102,11 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
         .collect();
     for searched in searched {
         let ours = ours.filter(|ours| subject_of(ours) == searched.name);
-        let its = places
+        let indexed: Vec<&str> = places
             .iter()
-            .filter(|place| place.command() == searched.command);
-        let indexed: Vec<&str> = its.map(|place| place.what).collect();
+            .filter(|place| place.command() == searched.command)
+            .map(|place| place.what)
+            .collect();
         let is_indexed = !indexed.is_empty();
         let lines = [indexed, searched.lines_with(&beginning)].concat();
         if lines.is_empty() && ours.is_none() {

@@ -45,12 +45,15 @@ impl NodeCores<'_> {
 
 /// Returns the nodes whose CPUs the job has.
 fn node_cores<'n>(nodes: &'n [NumaNode], binding: &CpuBinding) -> Vec<NodeCores<'n>> {
-    let with_cores = nodes.iter().map(|node| NodeCores {
-        node,
-        own: node.cores_among(&binding.cpus),
-        job: node.cores_among(&binding.cpuset),
-    });
-    with_cores.filter(|cores| !cores.job.is_empty()).collect()
+    nodes
+        .iter()
+        .map(|node| NodeCores {
+            node,
+            own: node.cores_among(&binding.cpus),
+            job: node.cores_among(&binding.cpuset),
+        })
+        .filter(|cores| !cores.job.is_empty())
+        .collect()
 }
 
 /// The distance to a GPU whose node the machine does not tell: the largest one of the kernel.
@@ -60,8 +63,9 @@ const UNKNOWN_DISTANCE: u64 = 255;
 fn nearest_devices(places: &[Option<u32>], nodes: &[(&NumaNode, usize)]) -> Vec<usize> {
     let distance = |place: &Option<u32>| -> u64 {
         let from = |node: &NumaNode| Some(*node.distances.get(&(*place)?)?);
-        let all = nodes.iter();
-        all.map(|(node, weight)| from(node).unwrap_or(UNKNOWN_DISTANCE) * *weight as u64)
+        nodes
+            .iter()
+            .map(|(node, weight)| from(node).unwrap_or(UNKNOWN_DISTANCE) * *weight as u64)
             .sum()
     };
     let distances: Vec<u64> = places.iter().map(distance).collect();
@@ -120,10 +124,10 @@ fn index_by_cores(
     if rank.size.map_or(parts < 2, |size| all / width != size) {
         return None;
     }
-    let mut cores = home
+    let first = home
         .iter()
-        .flat_map(|&node| node.job.iter().map(move |core| node.own.contains(core)));
-    let first = cores.position(|is_own| is_own)?;
+        .flat_map(|&node| node.job.iter().map(move |core| node.own.contains(core)))
+        .position(|is_own| is_own)?;
     let part = (first + width / 2) / width;
     let parts = parts.max(1);
     Some(part.min(parts - 1) * count / parts)

@@ -7,8 +7,8 @@ use crate::node::{Gpu, Node};
 /// Returns the whole GPU that an entry of gres.conf lists.
 pub(super) fn gpu_of_files<'n>(node: &'n Node, gres: &Gres) -> Option<&'n Gpu> {
     let is_listed = |gpu: &&Gpu| {
-        let file = gpu.minor.map(|minor| format!("/dev/nvidia{minor}"));
-        file.is_some_and(|file| gres.files.contains(&file))
+        gpu.minor
+            .is_some_and(|minor| gres.files.contains(&format!("/dev/nvidia{minor}")))
     };
     node.gpus.iter().find(is_listed)
 }

@@ -159,12 +159,11 @@ impl Installation<'_> {
         let history = ProfileHistory::load_for_changes(self.environment)?;
         let node = observe_records(self.environment)?;
         let of_pods = [self.staged_profile().path(), self.files.profile().path()];
-        let by_hand = history.last_applied().filter(|applied| {
+        let Some(applied) = history.last_applied().filter(|applied| {
             history.is_in_force()
                 && node.served().next().is_some()
                 && !of_pods.iter().any(|path| *path == Path::new(&applied.path))
-        });
-        let Some(applied) = by_hand else {
+        }) else {
             return Ok(());
         };
         Err(owned_error(
@@ -224,8 +223,8 @@ impl Installation<'_> {
         print(&ran.stdout)?;
         // What is in the way is named; nobody can add the options that its hints name.
         let is_in_use = ran.status.code() == Some(ExitStatus::Refused as i32);
-        let lines = ran.stderr.lines();
-        lines
+        ran.stderr
+            .lines()
             .filter(|line| !(is_in_use && line.starts_with("hint: ")))
             .for_each(note);
         if ran.status.success() {

@@ -461,8 +461,9 @@ impl UnitFiles<'_> {
     /// Returns the program that the installed service of the boot runs; `None` if there is no such unit.
     pub fn installed_program(&self) -> Option<PathBuf> {
         let text = fs::read_to_string(self.unit(SERVICE).path()).ok()?;
-        let mut lines = text.lines();
-        let command = lines.find_map(|line| line.strip_prefix("ExecStart="))?;
+        let command = text
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart="))?;
         let (program, _) = command.split_once(" up ")?;
         Some(PathBuf::from(program.trim_matches('"')))
     }

@@ -251,12 +251,12 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         if owner.is_none() || process.owner() != owner {
             continue;
         }
-        let served = node
+        let Some(served) = node
             .devices
             .iter_mut()
             .filter_map(|device| device.served.as_mut())
-            .find(|served| served.run_dir == *run_dir && served.record.uuid == uuid);
-        let Some(served) = served else {
+            .find(|served| served.run_dir == *run_dir && served.record.uuid == uuid)
+        else {
             add_lost_record(environment, table, process, (run_dir, uuid), node);
             continue;
         };

@@ -182,11 +182,14 @@ pub(super) fn count_created(gpus: &[GpuPlan]) -> InstanceCount {
 
 /// Counts the daemons that are named behind this verb.
 pub(super) fn count_daemons(gpus: &[GpuPlan], verb: &str) -> usize {
-    let changes = gpus.iter().flat_map(|gpu| {
-        let steps = gpu.steps.iter();
-        steps.filter_map(|step| daemon_change(&step.action, &gpu.steps))
-    });
-    changes.filter(|(own, _)| *own == verb).count()
+    gpus.iter()
+        .flat_map(|gpu| {
+            gpu.steps
+                .iter()
+                .filter_map(|step| daemon_change(&step.action, &gpu.steps))
+        })
+        .filter(|(own, _)| *own == verb)
+        .count()
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
@@ -271,19 +274,25 @@ const RENAMED_TO: &str = " → ";
 
 /// Returns a line for the daemons that get the same settings while they run, and below it a line for each setting.
 fn set_lines(group: &[&GpuPlan]) -> Vec<String> {
-    let steps = group.iter().flat_map(|gpu| &gpu.steps);
-    let sets = steps.filter_map(|step| match &step.action {
-        Action::Set(set) => Some((&step.because, set)),
-        _ => None,
-    });
+    let sets = group
+        .iter()
+        .flat_map(|gpu| &gpu.steps)
+        .filter_map(|step| match &step.action {
+            Action::Set(set) => Some((&step.because, set)),
+            _ => None,
+        });
     let mut lines = Vec::new();
     for alike in group_by(sets, |a, b| a.0 == b.0 && a.1.changes == b.1.changes) {
         let (because, first) = alike[0];
         let names: Vec<String> = alike.iter().map(|(_, set)| set.name.clone()).collect();
         let because = in_parentheses(because, names.len());
         lines.push(daemon_line(group, "~ set", &because, &names));
-        let keys = first.changes.iter().map(|change| change.key.len());
-        let width = keys.max().unwrap_or(0);
+        let width = first
+            .changes
+            .iter()
+            .map(|change| change.key.len())
+            .max()
+            .unwrap_or(0);
         for change in &first.changes {
             let (key, is, wanted) = (change.key, &change.is, &change.wanted);
             lines.push(format!("    {key:width$}  {is} → {wanted}"));

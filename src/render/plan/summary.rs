@@ -102,11 +102,17 @@ fn count_daemon_acts(plan: &Plan) -> Vec<String> {
 
 /// Counts the acts on such a noun, which only the first one repeats: `stop 2 daemons`, `start 3`.
 fn count_acts(noun: &str, acts: &[(&str, usize)]) -> Vec<String> {
-    let mut acts = acts.iter().filter(|(_, number)| *number > 0);
-    let first = acts.next();
-    let first = first.map(|(verb, number)| format!("{verb} {}", format_count(*number, noun)));
-    let others = acts.map(|(verb, number)| format!("{verb} {number}"));
-    first.into_iter().chain(others).collect()
+    acts.iter()
+        .filter(|(_, number)| *number > 0)
+        .enumerate()
+        .map(|(nth, (verb, number))| {
+            if nth == 0 {
+                format!("{verb} {}", format_count(*number, noun))
+            } else {
+                format!("{verb} {number}")
+            }
+        })
+        .collect()
 }
 
 /// ` (1 client of alice disrupted)`, or nothing.

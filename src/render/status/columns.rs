@@ -245,8 +245,8 @@ pub fn device_table(node: &Node, rows: &[DeviceRow<'_>], wanted: &[StatusColumn]
 pub fn format_kind(node: &Node, device: &Device) -> Vec<String> {
     let gpu = node.gpu_with_uuid(&device.key.gpu);
     let product = gpu.map(|gpu| gpu.product.clone()).unwrap_or_default();
-    let columns = ALL_COLUMNS.iter();
-    columns
+    ALL_COLUMNS
+        .iter()
         .filter(|column| !DIFFERENT_COLUMNS.contains(&column.name))
         .map(|column| column.format_cell(node, device))
         .chain([product])

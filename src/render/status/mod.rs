@@ -178,8 +178,11 @@ fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
                         &remark,
                     );
                 }
-                let clients = shown.iter().filter_map(|device| device.served.as_ref());
-                let clients: usize = clients.map(|served| served.clients.as_slice().len()).sum();
+                let clients: usize = shown
+                    .iter()
+                    .filter_map(|device| device.served.as_ref())
+                    .map(|served| served.clients.as_slice().len())
+                    .sum();
                 if view.is_folded && clients > MANY_CLIENTS {
                     let remark = Style::new().dim();
                     parts.add_styled_line("--by-user shows a row for each user.", &remark);

@@ -77,8 +77,11 @@ impl<'a> DeviceRow<'a> {
             folded.all(|one| one.uuid != device.uuid)
         });
         others.sort_by_key(|device| {
-            let on_gpu = devices.iter().filter(|one| one.key.gpu == device.key.gpu);
-            on_gpu.map(|one| urgency[&one.name]).min()
+            devices
+                .iter()
+                .filter(|one| one.key.gpu == device.key.gpu)
+                .map(|one| urgency[&one.name])
+                .min()
         });
         let mut rows = Self::single_rows(&others);
         rows.extend(folded.into_iter().map(Self));

@@ -170,8 +170,10 @@ fn describe_states(node: &Node, devices: &[&Device]) -> Vec<String> {
 
 /// Counts the daemons of `run --private`, if there are any.
 fn describe_private_daemons(node: &Node, names: &[String]) -> Option<String> {
-    let daemons = node.unmanaged.iter().filter(|daemon| daemon.is_private());
-    let count = daemons
+    let count = node
+        .unmanaged
+        .iter()
+        .filter(|daemon| daemon.is_private())
         .filter(|daemon| names.is_empty() || names.iter().any(|name| daemon.serves_device(name)))
         .count();
     (count > 0).then(|| format_count(count, "private daemon"))
@@ -179,8 +181,10 @@ fn describe_private_daemons(node: &Node, names: &[String]) -> Option<String> {
 
 /// True if the clients of each of these devices are known.
 fn are_all_clients_known(devices: &[&Device]) -> bool {
-    let mut served = devices.iter().filter_map(|device| device.live_daemon());
-    served.all(|served| served.clients.are_known())
+    devices
+        .iter()
+        .filter_map(|device| device.live_daemon())
+        .all(|served| served.clients.are_known())
 }
 
 /// Counts the clients: `no clients`; `12 clients of 3 users`, `1 waiting`. Nothing of devices without a daemon.

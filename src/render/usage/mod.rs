@@ -86,8 +86,10 @@ impl UsageMistake<'_> {
             .then(|| {
                 let known = (self.devices)();
                 let is_for_program = ["run", "env", "compare"].contains(&self.command);
-                let own = known.hint_for_program.filter(|_| is_for_program);
-                own.or(known.hint)
+                known
+                    .hint_for_program
+                    .filter(|_| is_for_program)
+                    .or(known.hint)
             })
             .flatten();
         meant.into_iter().chain(devices).collect()
@@ -108,8 +110,11 @@ impl UsageMistake<'_> {
         if word == "help" {
             return Some(format!("mig-mps {} --help", self.command));
         }
-        let object = self.own_words().first().map(String::as_str);
-        let object = object.filter(|_| ["get", "describe", "show"].contains(&word.as_str()));
+        let object = self
+            .own_words()
+            .first()
+            .map(String::as_str)
+            .filter(|_| ["get", "describe", "show"].contains(&word.as_str()));
         if let Some(object) = object {
             if ["pod", "pods"].contains(&object) {
                 let what = "mig-mps status --by-user names the pods of each user's clients";

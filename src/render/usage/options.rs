@@ -286,9 +286,10 @@ pub(super) fn needless_option(mistake: &UsageMistake<'_>) -> Option<String> {
             _ => false,
         })
     };
-    let mut rows = NEEDLESS_OPTIONS.iter();
-    let row = rows.find(|(option, others, _)| has(option) && others.iter().any(|other| has(other)));
-    row.filter(|_| error.kind() == ErrorKind::ArgumentConflict)
+    NEEDLESS_OPTIONS
+        .iter()
+        .find(|(option, others, _)| has(option) && others.iter().any(|other| has(other)))
+        .filter(|_| error.kind() == ErrorKind::ArgumentConflict)
         .map(|(.., hint)| (*hint).to_owned())
 }
 

@@ -141,8 +141,10 @@ pub(super) fn hint_for_nvidia_smi(words: &[String]) -> Option<String> {
 fn command_for_nvidia_smi(first: &str, words: &[String]) -> Option<String> {
     let has = |options: &[&str]| {
         let name = |word: &String| word.split('=').next().map(str::to_owned);
-        let mut names = words.iter().filter_map(name);
-        names.any(|name| options.contains(&name.as_str()))
+        words
+            .iter()
+            .filter_map(name)
+            .any(|name| options.contains(&name.as_str()))
     };
     let is_mig = first == "mig";
     let command = match () {
