@@ -141,12 +141,6 @@ subcommands! {
         kill Kill commands::kill KillArgs
         down Down commands::down DownArgs
     }
-    "Integrate with other software": {
-        systemd Systemd features::systemd SystemdArgs
-        metrics Metrics features::metrics MetricsArgs
-        slurm Slurm features::slurm SlurmArgs
-        job Job features::job JobArgs
-    }
     "Write profiles": {
         init Init features::advise::init InitArgs
         advise Advise features::advise AdviseArgs
@@ -154,6 +148,12 @@ subcommands! {
         import Import features::convert::import ImportArgs
         export Export features::convert::export ExportArgs
         profiles Profiles features::profiles ProfilesArgs
+    }
+    "Integrate with other software": {
+        systemd Systemd features::systemd SystemdArgs
+        metrics Metrics features::metrics MetricsArgs
+        slurm Slurm features::slurm SlurmArgs
+        job Job features::job JobArgs
     }
     "Learn more": {
         explain Explain features::doctor::explain ExplainArgs

@@ -41,7 +41,7 @@ pub struct ClientOptions {
     /// Let the program set a percentage for each context
     #[arg(long, help_heading = LIMITS)]
     pub per_context: bool,
-    /// Set CUDA_VISIBLE_DEVICES to the uuid or index
+    /// Name the device for the program: by uuid or by index
     #[arg(
         long,
         value_name = "FORM",

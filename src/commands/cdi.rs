@@ -16,7 +16,7 @@ use crate::host::{Environment, check_trusted_program, format_count, strip_needle
 use crate::node::{Node, observe_records};
 use crate::render::{examples, note};
 
-/// Print a CDI specification of the devices for container engines
+/// Print a CDI specification for container engines
 ///
 /// With this file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the programs in the container clients of
 /// the device. The container gets the GPU itself from NVIDIA's entry, nvidia.com/gpu. If the profile has `cdi = true`,

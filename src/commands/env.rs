@@ -18,9 +18,10 @@ use crate::render::{examples, note, print, print_json};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
-/// Print the environment variables that make programs clients of a device
+/// Print the environment variables of a device
 ///
-/// Does not check the device, whose daemon may be dead. `mig-mps run` checks the device and sets the same variables.
+/// Programs with these variables are clients of the device. The command does not check the device, whose daemon may be
+/// dead. `mig-mps run` checks the device and sets the same variables.
 #[derive(Args, Debug)]
 #[command(after_help = examples(&[
     ("eval \"$(mig-mps env 0.0)\"", "Set them in this shell"),

@@ -33,9 +33,9 @@ use advice::AdvisedGpus;
 use request::{ANY_NUMBER, AdviceRequest, MOST_EFFORT};
 use solver::Solution;
 
-/// Find the fewest GPUs for a set of programs, from measured throughput
+/// Find the fewest GPUs for a set of programs
 ///
-/// Finds the layout with the fewest GPUs on which every program meets its requirements. Among these layouts, chooses the
+/// From measurements, finds the layout with the fewest GPUs on which every program meets its requirements. Among these layouts, chooses the
 /// one with the fewest slices, then the one with the largest free block. Changes nothing on the node.
 #[derive(Args, Debug)]
 #[command(after_help = examples_and_statuses(&[

@@ -46,7 +46,11 @@ pub use report::Comparison;
     ("mig-mps compare 0.0 -- ./train", "Use device 0.0"),
     ("mig-mps compare --private -- ./train", "Run without root"),
     ("mig-mps compare -n 1,4 --save figures.toml -- ./train", "Save for advise"),
-], &[("4", "the device is in use"), ("126", "the program cannot be executed"), ("127", "the program was not found")]))]
+], &[
+    ("4", "the device is in use"),
+    ("126", "the program cannot be executed"),
+    ("127", "the program was not found"),
+]))]
 pub struct CompareArgs {
     /// Device name, UUID, or unique prefix [default: an idle device]
     #[arg(value_name = "DEVICE", conflicts_with = "by_option")]

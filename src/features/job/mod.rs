@@ -16,7 +16,7 @@ use crate::render::{examples, note, print_json};
 use crate::shared::jobs::{end_leftovers, heal_devices};
 use crate::state::{JobRecord, RunDir};
 
-/// Prepare devices for a job of a batch system, and clean up after it
+/// Prepare devices for a batch job, and clean up after it
 ///
 /// Call these commands in the prolog and the epilog of PBS, LSF, Grid Engine, OAR, Flux and other batch systems. For
 /// Slurm, use `mig-mps slurm`.

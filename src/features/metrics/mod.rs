@@ -23,7 +23,7 @@ use series::{ALERTS, Drift, render_drift_metrics, render_metrics};
 
 /// Print metrics for Prometheus
 ///
-/// Prints the text format for the textfile collector of node_exporter. `mig-mps systemd --metrics DIR` installs timers
+/// Prints the text format for the textfile collector of a node exporter. `mig-mps systemd --metrics DIR` installs timers
 /// that write the files. A value that cannot be observed has no series. Changes nothing and does not take the lock.
 #[derive(Args, Debug)]
 #[command(after_help = examples(&[

@@ -12,19 +12,19 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
     missing_engine_options, visible_devices,
 };
-use crate::commands::args::{duration, number};
+use crate::commands::args::duration;
 use crate::commands::env::{find_served, gpus_of_caller, variables_with_caller_limits};
 use crate::commands::{Context, warn_of_changeable_programs};
-use crate::error::{CommandError, Result, command_error, usage_error};
+use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    self, Environment, Host, Limits, check_kernel, raise_client_files, reset_sigchld,
+    self, Environment, Host, check_kernel, raise_client_files, reset_sigchld,
     restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
@@ -32,16 +32,14 @@ use crate::render::{examples_and_statuses, note};
 use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
-use crate::shared::{
-    CHOICE, LocalRank, NoRank, RankMapping, WantedDevices, devices_for, free_devices,
-};
+use crate::shared::{LocalRank, NoRank, RankMapping, WantedDevices, devices_for, free_devices};
 use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
-use near::near_position;
+use near::{Bind, bind_near, near_position};
 use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
-use target::Target;
+use target::{ChooseArgs, RANKS, Target};
 
 /// Run a program as an MPS client of a device
 ///
@@ -56,7 +54,12 @@ use target::Target;
         ("mig-mps run 0.0 -- python train.py", "Run on device 0.0"),
         ("mig-mps run --any --min-memory 8G -- ./train", "Let mig-mps choose"),
         ("srun -n 8 mig-mps run --by-rank -- ./train", "Give each rank a device"),
-    ], &[("124", "the time of --wait is over"), ("125", "the program was not started, or --require-mps ended it"), ("126", "the program cannot be executed"), ("127", "the program was not found")])
+    ], &[
+        ("124", "the time of --wait is over"),
+        ("125", "the program was not started, or --require-mps ended it"),
+        ("126", "the program cannot be executed"),
+        ("127", "the program was not found"),
+    ])
 )]
 pub struct RunArgs {
     /// Device name, UUID, or unique prefix; with --any, --by-rank or -n, also a glob
@@ -117,12 +120,6 @@ pub struct RunArgs {
     /// Do not check the device first
     #[arg(long, conflicts_with = "wait")]
     no_check: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Bind {
-    /// The CPUs of the GPU's NUMA node
-    Near,
 }
 
 /// Becomes the program. Returns only if that fails, or if mig-mps stays beside it.
@@ -498,53 +495,8 @@ fn unchecked_index(name: &str) -> CommandError {
     .with_hint("leave out --no-check, or use --visible uuid")
 }
 
-/// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
-fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
-    let record = &served.record;
-    let cpus = environment
-        .host
-        .cpus_near(record.key.gpus())
-        .map_err(|error| {
-            let name = &record.name;
-            command_error(format_args!(
-                "cannot tell the CPUs near the GPU of {name}: {error}"
-            ))
-            .with_hint("leave out --bind, or bind the program with taskset")
-        })?;
-    let limits = Limits {
-        cpus: Some(cpus.numbers().collect()),
-        ..Limits::default()
-    };
-    Ok(limits.apply()?)
-}
-
 /// The hint about `--private` for ranks where there are none.
 const NO_RANK_HINT: &str = "start it with mpirun, srun or torchrun; for a program without ranks, leave --by-rank and --map out";
 
-/// The most copies that one command runs of a program.
-const MOST_COPIES: u32 = 1024;
-
-/// The groups of options.
-const RANKS: &str = "Ranks and copies";
+/// The group of the options for private daemons.
 const PRIVATE: &str = "Private daemons";
-
-/// The ways to choose a device, of which a command line has one at most.
-#[derive(Args, Debug)]
-#[group(id = "choosing", multiple = false)]
-pub struct ChooseArgs {
-    /// Use the least busy device that accepts the program
-    #[arg(long, help_heading = CHOICE)]
-    pub any: bool,
-    /// Use the device of this rank (MPI, torchrun or Slurm)
-    #[arg(long, group = "ranked", help_heading = RANKS)]
-    pub by_rank: bool,
-    /// Run N copies of the program, spread over the devices
-    #[arg(
-        short = 'n',
-        long,
-        value_name = "N",
-        value_parser = number::<1, MOST_COPIES>,
-        help_heading = RANKS
-    )]
-    pub copies: Option<u32>,
-}

@@ -62,7 +62,7 @@ pub struct SystemdArgs {
     /// Also enable the units (applies the profile at the next boot)
     #[arg(long, requires = "install", help_heading = "Installation")]
     enable: bool,
-    /// Also write metrics to DIR, for node_exporter
+    /// Also write metrics to DIR, for a node exporter
     #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
     metrics: Option<PathBuf>,
     /// Also offer devices to the kubelet
@@ -81,7 +81,7 @@ pub struct SystemdArgs {
     #[arg(long, conflicts_with = "install", help_heading = "Installation")]
     uninstall: bool,
     /// Write the units of a package with the program in /usr/bin to DIR
-    #[arg(long, value_name = "DIR", hide_short_help = true, conflicts_with_all = ["profile", "install", "metrics", "kubernetes", "uninstall"])]
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "metrics", "kubernetes", "uninstall"])]
     package: Option<PathBuf>,
 }
 

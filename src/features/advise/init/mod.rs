@@ -82,11 +82,11 @@ pub struct InitArgs {
     #[arg(long, help_heading = MEASURED, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
         conflicts_with_all = ["whole", "jobs", "memory", "layout"])]
     measured: Vec<PathBuf>,
-    /// Amount: copies (bert=3x), rate (bert=500), or none
+    /// Copies (bert=3x), a rate (bert=500), or none
     #[arg(
         long,
         help_heading = MEASURED,
-        value_name = "PROGRAM=N",
+        value_name = "PROGRAM=AMOUNT",
         value_delimiter = ',',
         requires = "measured"
     )]
