@@ -111,9 +111,9 @@ const OTHER_OPTIONS: &[Row] = &[
     (
         &["status"],
         &["-w"],
-        "--watch shows it again and again; --columns all shows every column",
+        "--watch shows it again and again; --columns selects the columns",
     ),
-    (&["status"], &["--wide"], "--columns all shows every column"),
+    (&["status"], &["--wide"], "--columns selects the columns"),
     (
         &["list", "status"],
         &[

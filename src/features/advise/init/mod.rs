@@ -48,7 +48,7 @@ const MEASURED: &str = "Measured programs";
 #[derive(Args, Debug)]
 #[command(after_help = examples_and_statuses(&[
     ("mig-mps init", "Write profile.toml"),
-    ("mig-mps init class.toml --jobs 20 --yes", "Fit 20 jobs"),
+    ("mig-mps init class.toml --jobs 4 --yes", "Fit four jobs"),
     ("mig-mps init - --gpu h100-80gb-sxm:8 --jobs 16 --yes", "Plan for others"),
 ], &[("5", "the jobs or programs need more than the GPUs offer")]))]
 pub struct InitArgs {
