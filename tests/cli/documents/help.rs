@@ -82,13 +82,13 @@ fn a_help_fits_on_a_screen_and_is_the_same_for_both_options() {
 #[test]
 fn the_last_group_has_the_options_of_every_command() {
     for (line, text) in helps() {
-        let groups = text.lines().filter(|row| {
+        let mut groups = text.lines().filter(|row| {
             !row.starts_with(' ')
                 && row.ends_with(':')
                 && *row != "Examples:"
                 && *row != "Exit status:"
         });
-        assert_eq!(groups.last(), Some("Options:"), "{line}: {text}");
+        assert_eq!(groups.next_back(), Some("Options:"), "{line}: {text}");
         let options = section(&text, "Options");
         assert!(
             options.iter().any(|row| row.contains("-h, --help  ")),
