@@ -4,14 +4,12 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::args::own_arguments;
 use crate::commands::schema::Document;
-use crate::commands::status::with_problems;
 use crate::commands::{Context, add_way_back_hint, known_devices, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, ErrorContext as _, Result};
@@ -37,14 +35,9 @@ use crate::render::json::{
     ChangeDocument, EnvDocument, ErrorDocument, ListDocument, Message, PlanDocument,
     VerifyDocument, schema_of,
 };
-use crate::render::{self, status::Status};
+use crate::render::{self, OTHER_OPTIONS, STYLES, status::Status, with_help_form, with_topics};
 
-const STYLES: Styles = Styles::styled()
-    .header(AnsiColor::Yellow.on_default().bold())
-    .usage(AnsiColor::Yellow.on_default().bold())
-    .literal(AnsiColor::Green.on_default());
-
-/// Partition NVIDIA GPUs with MIG and share every part with MPS, from one declarative file
+/// Partition NVIDIA GPUs with MIG and share each partition through MPS
 #[derive(Debug, Parser)]
 #[command(version, styles = STYLES, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
@@ -56,13 +49,17 @@ pub struct Cli {
 
 /// The options of every subcommand.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 pub struct Globals {
-    /// Show each NVML call, control command and program with its time, on standard error
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    /// Log NVML calls, MPS commands and child processes
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = OTHER_OPTIONS)]
     pub verbose: bool,
-    /// Print only errors and what was asked for
-    #[arg(short, long, global = true)]
+    /// Print only errors and the requested output
+    #[arg(short, long, global = true, help_heading = OTHER_OPTIONS)]
     pub quiet: bool,
+    /// Print help
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, help_heading = OTHER_OPTIONS)]
+    pub help: Option<bool>,
 }
 
 impl Command {
@@ -120,21 +117,21 @@ macro_rules! subcommands {
 }
 
 subcommands! {
-    "See GPUs, devices and clients": {
+    "Look at a node": {
         list List commands::list ListArgs
         status Status commands::status StatusArgs
         logs Logs features::logs LogsArgs
         doctor Doctor features::doctor DoctorArgs
         selftest Selftest features::selftest SelftestArgs
     }
-    "Run programs on devices": {
+    "Run programs": {
         run Run features::run RunArgs
         env Env commands::env EnvArgs
         cdi Cdi commands::cdi CdiArgs
         verify Verify commands::verify VerifyArgs
         compare Compare features::compare CompareArgs
     }
-    "Change the node": {
+    "Change a node": {
         plan Plan commands::plan PlanArgs
         up Up commands::up UpArgs
         set Set commands::set SetArgs
@@ -144,12 +141,6 @@ subcommands! {
         kill Kill commands::kill KillArgs
         down Down commands::down DownArgs
     }
-    "Run it in a cluster": {
-        systemd Systemd features::systemd SystemdArgs
-        metrics Metrics features::metrics MetricsArgs
-        slurm Slurm features::slurm SlurmArgs
-        job Job features::job JobArgs
-    }
     "Write profiles": {
         init Init features::advise::init InitArgs
         advise Advise features::advise AdviseArgs
@@ -157,6 +148,12 @@ subcommands! {
         import Import features::convert::import ImportArgs
         export Export features::convert::export ExportArgs
         profiles Profiles features::profiles ProfilesArgs
+    }
+    "Integrate with other software": {
+        systemd Systemd features::systemd SystemdArgs
+        metrics Metrics features::metrics MetricsArgs
+        slurm Slurm features::slurm SlurmArgs
+        job Job features::job JobArgs
     }
     "Learn more": {
         explain Explain features::doctor::explain ExplainArgs
@@ -222,9 +219,8 @@ pub fn command() -> clap::Command {
         render::help_section("Exit status", &statuses)
     ));
     for command in program.get_subcommands_mut() {
-        if let Some(topics) = topics_of(command.get_name()) {
-            *command = std::mem::take(command).after_help(topics);
-        }
+        let topics = topics_of(command.get_name());
+        *command = with_topics(std::mem::take(command), &topics);
     }
     let names: Vec<&str> = TASKS
         .iter()
@@ -239,21 +235,18 @@ pub fn command() -> clap::Command {
     let program = program.mut_subcommand("schema", |schema| {
         schema.mut_arg("document", |document| document.value_parser(documents))
     });
-    program
-        .mut_subcommand("status", |status| status.defer(with_problems))
-        .mut_subcommand("help", |help| {
-            help.mut_arg("subject", |subject| subject.value_parser(subjects))
-        })
+    with_help_form(program.mut_subcommand("help", |help| {
+        help.mut_arg("subject", |subject| subject.value_parser(subjects))
+    }))
 }
 
 /// The topics of the manual that a command's help refers to.
-fn topics_of(command: &str) -> Option<String> {
-    let topics: Vec<String> = TOPICS
+fn topics_of(command: &str) -> Vec<&'static str> {
+    TOPICS
         .iter()
         .filter(|topic| topic.commands.contains(&command))
-        .map(|topic| format!("mig-mps help {}", topic.name))
-        .collect();
-    (!topics.is_empty()).then(|| format!("Manual: {}", topics.join(", ")))
+        .map(|topic| topic.name)
+        .collect()
 }
 
 /// Runs the program.
@@ -297,9 +290,16 @@ pub fn device_plugin() -> ! {
     exit_with(run_device_plugin())
 }
 
+/// The command line of the program mig-mps-device-plugin.
+#[cfg(feature = "kubernetes")]
+pub fn device_plugin_command() -> clap::Command {
+    with_topics(with_help_form(DevicePluginArgs::command()), &["kubernetes"])
+}
+
 #[cfg(feature = "kubernetes")]
 fn run_device_plugin() -> ExitStatus {
-    let args = DevicePluginArgs::parse();
+    let matches = device_plugin_command().get_matches();
+    let args = DevicePluginArgs::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     reset_signals();
     let prepared = check_kernel().map_err(CommandError::from);
     let prepared = prepared.and_then(|()| Ok(raise_open_files()?));

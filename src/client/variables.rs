@@ -17,27 +17,37 @@ use crate::node::Served;
 use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings, Visible, WrongValue};
 use crate::state::DeviceRecord;
 
+/// The group of the options that limit a program.
+const LIMITS: &str = "Limits of the program";
+
 /// The limits that a program sets for itself, which can only be tighter than those of its device, and the form in which it
 /// sees the device.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ClientOptions {
-    /// Active thread percentage of the program: the part of the device's SMs that it may use
-    #[arg(long, value_name = "PERCENT")]
+    /// Active thread percentage, such as 25
+    #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
     pub threads: Option<Percentage>,
-    /// Pinned memory limit of the program, such as 4G or 512M
-    #[arg(long, value_name = "SIZE")]
+    /// Pinned memory limit (device memory), such as 4G
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub memory: Option<MemoryLimit>,
-    /// Client priority of the program's work
-    #[arg(long, value_parser = words::<ClientPriority>(ClientPriority::WORDS))]
+    /// Client priority: normal or below-normal
+    #[arg(
+        long,
+        value_parser = words::<ClientPriority>(ClientPriority::WORDS),
+        help_heading = LIMITS,
+        hide_possible_values = true
+    )]
     pub priority: Option<ClientPriority>,
-    /// Let the program set an active thread percentage for each of its CUDA contexts
-    ///
-    /// Only on a device with a percentage of 100: neither --threads nor a limit that the device gets later holds against
-    /// these contexts.
-    #[arg(long)]
+    /// Let the program set a percentage for each context
+    #[arg(long, help_heading = LIMITS)]
     pub per_context: bool,
-    /// Name of the device for the program: its UUID, or number 0 [default: the device's setting]
-    #[arg(long, value_parser = words::<Visible>(Visible::WORDS))]
+    /// Name the device for the program: by uuid or by index
+    #[arg(
+        long,
+        value_name = "FORM",
+        value_parser = words::<Visible>(Visible::WORDS),
+        hide_possible_values = true
+    )]
     pub visible: Option<Visible>,
 }
 

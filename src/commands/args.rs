@@ -24,10 +24,10 @@ use crate::render::{ProgressForm, is_quiet, is_watched};
 /// The devices of a command line.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceArgs {
-    /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
+    /// Device name, UUID, unique prefix, or glob such as 'trainer-*'
     #[arg(value_name = "DEVICE")]
     pub words: Vec<String>,
-    /// Every device of the GPU with index N; also a UUID, a PCI address or a device file
+    /// Select the devices of a GPU (index, UUID or PCI address)
     #[arg(long = "gpu", value_name = "N")]
     pub gpus: Vec<String>,
 }
@@ -118,27 +118,41 @@ pub const IN_USE_HINT: &str = "wait for them with --drain DURATION, or end them 
 pub const IN_USE_HINT_WITHOUT_WAIT: &str =
     "end them with --force; or wait for them with --drain DURATION, without --keep-going";
 
+/// The exit status of a refused change, for help.
+pub const REFUSED_STATUS: (&str, &str) = (
+    "4",
+    "a program is running, or another change is in progress",
+);
+
+/// The group of the options for programs that a change would disrupt.
+const RUNNING_PROGRAMS: &str = "Running programs";
+
 /// The flags of every command that changes the node.
 #[derive(Args, Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct ConsentArgs {
     /// Show the plan and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = "Plan")]
     pub dry_run: bool,
-    /// Do not ask before something that runs is disrupted
-    #[arg(long, short)]
+    /// Do not ask for confirmation
+    #[arg(long, short, help_heading = "Plan")]
     pub yes: bool,
-    /// Wait up to DURATION, such as 5m, for clients in the way to exit; new ones are still admitted
-    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    /// Wait up to DURATION (such as 5m) for blocking clients
+    #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = RUNNING_PROGRAMS)]
     pub drain: Option<u32>,
-    /// End clients in the way; with --drain, refuse new ones and end the rest after DURATION
-    #[arg(long)]
+    /// Terminate blocking clients, after --drain if given
+    #[arg(long, help_heading = RUNNING_PROGRAMS)]
     pub force: bool,
-    /// Print the plan and the outcome as JSON
+    /// Print the plan and the result as JSON
     #[arg(long)]
     pub json: bool,
-    /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
-    #[arg(long, value_name = "FORM")]
+    /// Show progress on standard error: auto, plain or none
+    #[arg(
+        long,
+        value_name = "WHEN",
+        hide_short_help = true,
+        hide_possible_values = true
+    )]
     pub progress: Option<ProgressForm>,
     /// True for a change that nobody watches: it shows neither its plan nor progress, and its failures are in the outcome.
     #[arg(skip)]
@@ -178,13 +192,8 @@ impl ConsentArgs {
 /// The option that keeps new programs out while a change waits for those that run.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct NoNewArgs {
-    /// While --drain waits, refuse new programs on the next device to change
-    ///
-    /// Running programs continue. A new program gets CUDA error 805, even if a running job starts it, and so
-    /// does a running program that creates another CUDA context. After the time limit, closed devices stay
-    /// closed until their programs have exited. mig-mps heal then replaces their daemons; a change of instances
-    /// needs the same mig-mps up again. Requires driver 580.
-    #[arg(long, requires = "drain")]
+    /// Admit no new programs while --drain waits (driver 580)
+    #[arg(long, requires = "drain", help_heading = RUNNING_PROGRAMS)]
     pub no_new: bool,
 }
 

@@ -14,16 +14,19 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{Environment, check_trusted_program, format_count, strip_needless_sudo};
 use crate::node::{Node, observe_records};
-use crate::render::note;
+use crate::render::{examples, note};
 
-/// Print a CDI specification of the devices, for container engines
+/// Print a CDI specification for container engines
 ///
-/// With this file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the container's programs clients
-/// of the device. The GPU itself comes from NVIDIA's own nvidia.com/gpu. With cdi = true in the profile, `up`
-/// and `down` keep such a file current.
+/// With this file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the programs in the container clients of
+/// the device. The container gets the GPU itself from NVIDIA's entry, nvidia.com/gpu. If the profile has `cdi = true`,
+/// `up` and `down` keep such a file current.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("sudo mig-mps cdi -o /etc/cdi/mig-mps.json", "Write the file"),
+]))]
 pub struct CdiArgs {
-    /// Write to this file instead of standard output
+    /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::after_change::{follow_change, note_change};
-use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, NoNewArgs, seconds};
+use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, NoNewArgs, REFUSED_STATUS, seconds};
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
@@ -21,13 +21,19 @@ use crate::host::{Directories, Environment, format_gpus, to_printable};
 use crate::node::{Device, Gpu, Node, lost_gpu_hint};
 use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
-use crate::render::{format_time_taken, note};
+use crate::render::{examples_and_statuses, format_time_taken, note};
 use crate::state::{ProfileHistory, RunDir};
 
-/// Stop the daemons that `up` started
+/// Stop daemons, and optionally undo MIG changes
 ///
-/// Refuses while they have clients, unless --drain or --force is given.
+/// Without DEVICE, stops all daemons that mig-mps started. Refuses while there are clients, unless you pass --drain or
+/// --force.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps down --drain 10m", "Wait for clients first"),
+    ("sudo mig-mps down 0.0", "Stop one device"),
+    ("sudo mig-mps down --disable-mig --purge", "Undo everything"),
+], &[("3", "a reset or a reboot is pending"), REFUSED_STATUS]))]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
     #[command(flatten)]
@@ -36,29 +42,31 @@ pub struct DownArgs {
     consent: ConsentArgs,
     #[command(flatten)]
     no_new: NoNewArgs,
-    /// Also destroy the GPU instances that mig-mps made
-    #[arg(long)]
+    /// Destroy the GPU instances that mig-mps created
+    #[arg(long, help_heading = "MIG")]
     destroy_mig: bool,
-    /// Also destroy instances that mig-mps is not known to have made (implies --destroy-mig)
-    #[arg(long)]
+    /// Destroy all GPU instances, including those of others
+    #[arg(long, help_heading = "MIG")]
     destroy_unmanaged: bool,
-    /// Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)
-    ///
-    /// On Ampere (A100, A30) that needs a GPU reset, which cloud machines may not allow: the GPU
-    /// then cannot be used until the machine is rebooted.
-    #[arg(long)]
+    /// Also disable MIG mode if mig-mps enabled it
+    #[arg(long, help_heading = "MIG")]
     disable_mig: bool,
-    /// Reset a GPU whose MIG mode cannot be switched without a reset
-    #[arg(long, requires = "disable_mig")]
+    /// Reset a GPU if its MIG mode cannot change otherwise
+    #[arg(long, requires = "disable_mig", help_heading = "MIG")]
     reset: bool,
-    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
-    /// while its instances are destroyed or its MIG mode is switched, and start them again
-    #[arg(long)]
+    /// Stop monitoring services during the change
+    #[arg(long, help_heading = "MIG")]
     stop_holders: bool,
-    /// While systemd shuts the machine down, do as with --drain DURATION --force; otherwise refuse
-    #[arg(long, value_name = "DURATION", value_parser = seconds, conflicts_with_all = ["drain", "force"])]
+    /// During a shutdown, do the same as --drain DURATION --force; otherwise refuse while there are clients
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = seconds,
+        conflicts_with_all = ["drain", "force"],
+        hide_short_help = true
+    )]
     at_shutdown: Option<u32>,
-    /// Also remove the daemons' logs, and what users have left in pipe directories
+    /// Also remove logs, and files that users left in pipe directories
     #[arg(long)]
     purge: bool,
 }

@@ -14,25 +14,30 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
 use crate::node::{Detail, Node, ONE_DEVICE_HINT, Served, observe, observe_records};
 use crate::render::json::EnvDocument;
-use crate::render::{note, print, print_json};
+use crate::render::{examples, note, print, print_json};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
-/// Print the environment variables of a device's clients
+/// Print the environment variables of a device
 ///
-/// For a shell: eval "$(mig-mps env DEVICE)", or in fish: mig-mps env DEVICE | source. Nothing is checked:
-/// the device's daemon may be dead. `mig-mps run` checks, and sets the same variables.
+/// Programs with these variables are clients of the device. The command does not check the device, whose daemon may be
+/// dead. `mig-mps run` checks the device and sets the same variables.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("eval \"$(mig-mps env 0.0)\"", "Set them in this shell"),
+    ("mig-mps env 0.0 | source", "The same in fish"),
+    ("docker run $(mig-mps env 0.0 --format docker) IMAGE", "Run a container"),
+]))]
 pub struct EnvArgs {
-    /// Device: a name, a UUID, or a unique prefix of either
+    /// Device name, UUID, or unique prefix of either
     device: String,
     #[command(flatten)]
     options: ClientOptions,
-    /// Shell that reads them [default: the one in SHELL]
-    #[arg(long)]
+    /// Shell syntax: sh, bash, zsh or fish [default: $SHELL]
+    #[arg(long, hide_possible_values = true)]
     shell: Option<ShellSyntax>,
-    /// Format for other programs
-    #[arg(long, conflicts_with = "shell")]
+    /// Print for another program: json, dotenv, slurm, docker, podman, k8s or compose
+    #[arg(long, conflicts_with = "shell", hide_possible_values = true)]
     format: Option<EnvFormat>,
 }
 

@@ -17,24 +17,28 @@ use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan, StartedBy};
 use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
-use crate::render::{is_watched, note, print_json, print_lines};
+use crate::render::{examples_and_statuses, is_watched, note, print_json, print_lines};
 use crate::state::{DeviceRecord, RunDir};
 
-/// Start daemons that died, and restart those that hang without clients
+/// Restart dead daemons, and hung daemons without clients
 ///
-/// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
-/// without clients that outlived their daemons, reports programs outside MPS, and runs the programs in
-/// /etc/mig-mps/after-change.d that have not followed a change (see `mig-mps help boot`). Does nothing while another
-/// change is in progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives
-/// that device up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
+/// A timer runs this command every minute (see `mig-mps systemd`). It asks no questions and disrupts no programs. It also
+/// ends servers without clients that outlived their daemons, reports programs outside MPS, and runs the programs in
+/// /etc/mig-mps/after-change.d that have not run since the last change. It does nothing while another change is in
+/// progress, and does not start devices that `down` stopped. After five starts of a device within an hour, it gives up,
+/// and the state of the device is `failing` until `restart` or `up` starts it.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps heal", "Heal all devices"),
+    ("sudo mig-mps heal --dry-run", "Show what would be restarted"),
+], &[("3", "a device is failing")]))]
 pub struct HealArgs {
     #[command(flatten)]
     devices: DeviceArgs,
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the plan and the outcome as JSON
+    /// Print the plan and the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -11,33 +11,35 @@ use crate::host::{Environment, Pid, Uid, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 
-/// End a client's work on a device
+/// Terminate MPS clients of a device
 ///
-/// The server drops the client's GPU work, and its CUDA calls fail with error 810. The process goes on
-/// and gets a signal only with --signal. Other clients are not affected.
-///
-/// With --drain the clients first get that time to exit by themselves; those that stay are ended only with --force.
+/// The server drops each client, and its CUDA calls fail with error 810. The process continues, and gets a signal only
+/// with --signal. Other clients are not affected. With --drain, the clients first have time to exit, and the remaining
+/// clients are terminated only with --force.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps kill [OPTIONS] <DEVICE> <PID>...\n       mig-mps kill [OPTIONS] --gpu <N> <PID>..."
+    override_usage = "mig-mps kill [OPTIONS] <DEVICE> <PID>...\n       mig-mps kill [OPTIONS] --gpu <N> <PID>...",
+    after_help = examples_and_statuses(&[
+        ("mig-mps kill 0.0 4711", "Terminate a client of device 0.0"),
+        ("mig-mps kill 0.0 4711 --signal", "Then send SIGTERM to its process"),
+        ("mig-mps kill --gpu 0 4711 4712", "Look for the clients on GPU 0"),
+    ], &[("4", "a client remains after --drain, or another change is in progress")])
 )]
 pub struct KillArgs {
-    /// Device: its name, its UUID, or a unique prefix of either; of several that a glob matches, the one whose
-    /// clients these are
+    /// Device name, UUID, unique prefix, or glob
     device: String,
-    /// Process ids of clients, as `status` shows them
+    /// Process IDs of clients, as `status` shows them
     #[arg(value_name = "PID")]
     pids: Vec<String>,
-    /// In place of DEVICE: the device of the GPU with index N whose clients these are
+    /// Look for the clients on GPU N, instead of on DEVICE
     #[arg(long = "gpu", value_name = "N")]
     gpus: Vec<String>,
-    /// Then send each process a signal [default: TERM], and wait until it exits
-    ///
-    /// Without it the process gets no signal; its CUDA calls fail with error 810.
+    /// Then send a signal: TERM (default) or KILL
     #[arg(
         long,
+        hide_possible_values = true,
         value_name = "SIGNAL",
         num_args = 0..=1,
         default_missing_value = "TERM",

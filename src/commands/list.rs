@@ -8,14 +8,18 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::node::{Detail, Device, Gpu, NoSuchDevice, Node, observe};
 use crate::render::json::ListDocument;
-use crate::render::{list, output_width, print, print_json};
+use crate::render::{examples, list, output_width, print, print_json};
 
 /// Show GPUs and their MIG devices
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps list", "Show the GPUs of this node"),
+    ("mig-mps list --gpu 0 --offers", "Show what else fits on GPU 0"),
+]))]
 pub struct ListArgs {
     #[command(flatten)]
     devices: DeviceArgs,
-    /// Also show what each GPU offers: instance profiles, placements, how many more fit
+    /// Also show instance profiles, placements, and how many more fit
     #[arg(long, alias = "profiles")]
     offers: bool,
     /// Print JSON

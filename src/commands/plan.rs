@@ -16,25 +16,31 @@ use crate::host::{Uid, sudo_mig_mps};
 use crate::node::observe;
 use crate::plan::{Plan, Refusal};
 use crate::render::json::PlanDocument;
-use crate::render::{self, consequences, note, print, print_json, print_lines};
+use crate::render::{
+    self, consequences, examples_and_statuses, note, print, print_json, print_lines,
+};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// Show what `up` would do, and what it would disrupt
+/// Show what `up` would change, and what it would disrupt
 ///
-/// Changes nothing. Shows the layout of each GPU now and then, every action with its reason, the
-/// clients that would lose their device, and what is in the way.
+/// Shows the layout of each GPU before and after the change, each step with its reason, the clients that would lose their
+/// device, and the obstacles to the change. Changes nothing.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps plan profile.toml", "Preview the changes"),
+    ("mig-mps plan --exit-code", "Check for drift in a script"),
+], &[("3", "the node needs a change (with --exit-code)"), ("5", "the profile does not fit")]))]
 pub struct PlanArgs {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
-    #[arg(long)]
+    /// Also stop daemons on GPUs that the profile does not select
+    #[arg(long, help_heading = "Plan")]
     prune: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Exit with 3 when there is something to do
+    /// Exit with status 3 if the node needs a change
     #[arg(long)]
     exit_code: bool,
 }

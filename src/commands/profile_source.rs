@@ -23,13 +23,12 @@ use crate::state::{AppliedProfile, ProfileHistory, RunDir};
 /// The profile of a command line, which may leave it out.
 #[derive(Args, Debug)]
 pub struct ProfileArgs {
-    /// Profile to apply: a TOML file, - for standard input, or a built-in profile
-    ///
-    /// Without it, /etc/mig-mps/profile.toml is taken, or else the profile that was applied last.
+    /// TOML file, built-in profile, or - for standard input [default: /etc/mig-mps/profile.toml,
+    /// or the last applied profile]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
-    /// Take the profile that was applied before the present one
-    #[arg(long, conflicts_with = "profile")]
+    /// Use the profile that was applied before the current one
+    #[arg(long, conflicts_with = "profile", help_heading = "Plan")]
     previous: bool,
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::after_change::{follow_change, note_change};
-use super::args::{ConsentArgs, DeviceArgs, NoNewArgs};
+use super::args::{ConsentArgs, DeviceArgs, NoNewArgs, REFUSED_STATUS};
 use super::cdi_file::CdiRequest;
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
@@ -14,15 +14,20 @@ use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 use crate::state::RunDir;
 
 /// Restart daemons with their current settings
 ///
-/// For a daemon that died, hangs or lost its pipe directory, and for a fault that does not clear.
-/// Settings made with `set` stay. Starts stopped devices as `start` does. Refuses while there are
-/// clients, unless --drain or --force is given. If a start fails, the old daemon is started again.
+/// Fixes a daemon that died or lost its pipe directory, a hung device, and a fault that does not clear. Keeps settings
+/// made with `set`. Also starts stopped devices. Refuses while there are clients, unless you pass --drain or --force. If
+/// a new daemon does not start, the old one is started again.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps restart 0.0", "Restart the daemon of device 0.0"),
+    ("sudo mig-mps restart --gpu 0 --drain 10m", "Wait for the clients first"),
+    ("sudo mig-mps restart '*' --force", "Restart all daemons now"),
+], &[REFUSED_STATUS]))]
 pub struct RestartArgs {
     #[command(flatten)]
     devices: DeviceArgs,

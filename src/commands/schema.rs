@@ -6,13 +6,17 @@ use serde_json::Value;
 use super::Context;
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::render::print_json;
+use crate::render::{examples, print_json};
 
 /// Print a JSON schema
 ///
-/// The schema of profile files is for editors: they complete the keys and mark mistakes. The others describe
-/// what commands print with --json. A command that fails prints an error in place of its document.
+/// With the schema `profile`, editors complete the keys of a profile and mark mistakes. The other schemas describe what
+/// commands print with --json. A command that fails prints the document `error` instead.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps schema profile > profile.schema.json", "Write a schema for editors"),
+    ("mig-mps schema status", "Describe `status --json`"),
+]))]
 pub struct SchemaArgs {
     /// Document that the schema describes
     document: String,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs};
+use super::args::{ConsentArgs, DeviceArgs, REFUSED_STATUS};
 use super::change::{Change, ChangeOptions};
 use super::{Context, own_directories, remark_on_plan};
 use crate::error::{CommandError, Result};
@@ -11,25 +11,29 @@ use crate::host::join_words;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 use crate::settings::KEYS;
 use crate::state::RunDir;
 
-/// Change settings of a running daemon
+/// Change settings of a running device
 ///
-/// Programs that start afterwards get the new settings; clients keep what they started with. The
-/// change lasts until the next `up`, and `plan` shows how it differs from the profile. To keep it, write it
-/// into the profile.
+/// Programs that start later get the new settings; clients keep the settings with which they started. The change lasts
+/// until the next `up`. To keep it, also change the profile.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps set [OPTIONS] <DEVICE> <KEY=VALUE>...\n       mig-mps set [OPTIONS] --gpu <N> <KEY=VALUE>..."
+    override_usage = "mig-mps set [OPTIONS] <DEVICE> <KEY=VALUE>...\n       mig-mps set [OPTIONS] --gpu <N> <KEY=VALUE>...",
+    after_help = examples_and_statuses(&[
+        ("sudo mig-mps set 0.0 threads=50", "Limit each client to half of the SMs"),
+        ("sudo mig-mps set 'trainer-*' memory=8G", "Limit memory on several devices"),
+        ("sudo mig-mps set --gpu 0 share=4", "Divide each device of GPU 0 by 4"),
+    ], &[REFUSED_STATUS])
 )]
 pub struct SetArgs {
-    /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
+    /// Device name, UUID, unique prefix, or glob such as 'trainer-*'
     device: String,
     #[arg(value_name = "KEY=VALUE", required_unless_present = "gpus", help = keys())]
     settings: Vec<SettingAssignment>,
-    /// In place of DEVICE: every device of the GPU with index N
+    /// Change every device of GPU N, instead of DEVICE
     #[arg(long = "gpu", value_name = "N")]
     gpus: Vec<String>,
     #[command(flatten)]
@@ -45,7 +49,7 @@ fn keys() -> String {
             None => key.name.to_owned(),
         })
         .collect();
-    format!("Settings: {}", join_words(&names, "or"))
+    format!("Setting: {}", join_words(&names, "or"))
 }
 
 /// Changes settings of a running daemon.

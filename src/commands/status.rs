@@ -10,31 +10,34 @@ use super::args::{DeviceArgs, duration};
 use super::give_back::report_selftest;
 use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::{ExitStatus, Failure as _, Problem};
-use crate::host::{Environment, join_words, to_printable};
-use crate::node::{Applied, Detail, Fault, Node, Observer};
+use crate::host::{Environment, to_printable};
+use crate::node::{Applied, Detail, Node, Observer};
 use crate::plan;
 use crate::render::status::{self, Filter, Form, Status, StatusColumn, View, may_show_utilization};
-use crate::render::{Screen, print_json};
+use crate::render::{Screen, examples_and_statuses, print_json};
 use crate::state::{ProfileHistory, RunDir};
 
-/// Show MPS servers and their clients
+/// Show devices, their MPS servers and clients, and problems
 ///
-/// Also shows programs outside MPS with the likely cause, MPS daemons that mig-mps did not start, and
-/// problems with their remedy. Changes nothing and takes no lock.
+/// Also shows programs that run outside MPS, with the likely cause, and MPS daemons that mig-mps did not start.
+/// Reports each problem with its remedy. Changes nothing and does not take the lock.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps status --watch", "Refresh until you press q"),
+    ("mig-mps status --by-user", "Show who uses the devices"),
+    ("mig-mps status --problems --exit-code", "Check the node in a script"),
+], &[("3", "there is a problem (with --exit-code)")]))]
 pub struct StatusArgs {
     #[command(flatten)]
     devices: DeviceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Refresh every S seconds [default: 2] until q is pressed
-    ///
-    /// Changed lines are marked with *. While nothing changes, no daemon is asked, and nothing is added to
-    /// its log.
+    /// Refresh every SECONDS, and mark changes [default: 2]
     #[arg(
         long,
-        value_name = "S",
+        help_heading = "View",
+        value_name = "SECONDS",
         num_args = 0..=1,
         default_missing_value = "2",
         require_equals = true,
@@ -42,9 +45,10 @@ pub struct StatusArgs {
         conflicts_with_all = ["json", "exit_code"],
     )]
     watch: Option<Duration>,
-    /// Show these columns of devices, in this order
+    /// Show these columns, separated by commas
     #[arg(
         long,
+        help_heading = "View",
         value_delimiter = ',',
         value_name = "COLUMNS",
         conflicts_with = "json"
@@ -54,7 +58,7 @@ pub struct StatusArgs {
     form: FormArgs,
     #[command(flatten)]
     rows: RowArgs,
-    /// Exit with 3 if there is a problem
+    /// Exit with status 3 if there is a problem
     #[arg(long)]
     exit_code: bool,
 }
@@ -62,12 +66,13 @@ pub struct StatusArgs {
 /// The form in which devices are shown; a table without one.
 #[derive(Args, Debug)]
 struct FormArgs {
-    /// Draw each GPU with its slices, and in each the device, its state, its clients and its memory
-    #[arg(long, conflicts_with_all = ["json", "columns"])]
+    /// Draw the slices of each GPU, with the devices on them
+    #[arg(long, help_heading = "View", conflicts_with_all = ["json", "columns"])]
     map: bool,
-    /// Show who uses the devices: a row for each user
+    /// Show a row for each user
     #[arg(
         long,
+        help_heading = "View",
         aliases = ["users", "by-users", "clients"],
         conflicts_with_all = ["json", "columns", "map"]
     )]
@@ -77,30 +82,15 @@ struct FormArgs {
 /// The devices that get a row.
 #[derive(Args, Debug)]
 struct RowArgs {
-    /// Show each device in a row of its own
-    ///
-    /// On a terminal, if there are more than 8 devices, those that are equal, well and idle otherwise share a row, and
-    /// with --map equal GPUs share a picture.
-    #[arg(long)]
+    /// Show equal idle devices in separate rows
+    #[arg(long, help_heading = "Filter")]
     all: bool,
     /// Show only devices with a problem
-    #[arg(long, conflicts_with = "busy")]
+    #[arg(long, help_heading = "Filter", conflicts_with = "busy")]
     problems: bool,
     /// Show only devices that a program uses or waits for
-    #[arg(long)]
+    #[arg(long, help_heading = "Filter")]
     busy: bool,
-}
-
-/// Adds the ids of all problems to the help of `status`. clap calls this only for help and errors, since the file of
-/// the ids takes longer to parse than most commands take.
-pub fn with_problems(status: clap::Command) -> clap::Command {
-    let ids: Vec<&str> = Fault::problem_ids().collect();
-    let help = format!(
-        "Exit with 3 if there is a problem\n\nProblems are {}. Remarks and hidden facts are none. mig-mps doctor \
-         --explain ID explains one.",
-        join_words(&ids, "and")
-    );
-    status.mut_arg("exit_code", |argument| argument.long_help(help))
 }
 
 impl StatusArgs {

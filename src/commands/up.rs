@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::accounts::{check_accounts, find_unserved_users};
 use super::after_change::{follow_change, note_change};
-use super::args::{ConsentArgs, NoNewArgs};
+use super::args::{ConsentArgs, NoNewArgs, REFUSED_STATUS};
 use super::cdi::remark_on_nvidias_file;
 use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
@@ -25,16 +25,22 @@ use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Device, Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
 use crate::profile::Profile;
-use crate::render::{self, consequences, note, print, print_styled_note};
+use crate::render::{self, consequences, examples_and_statuses, note, print, print_styled_note};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
 /// Apply a profile to this node
 ///
-/// Shows the plan, asks before anything running is disrupted, and reads the hardware back afterwards.
-/// Applying the same profile again does nothing.
+/// Compares the profile with the node, shows a plan and carries it out. Asks before it disrupts a running program. If a
+/// step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
+/// nothing.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps up profile.toml --dry-run", "Preview the changes"),
+    ("sudo mig-mps up profile.toml --drain 10m", "Wait for clients, then apply"),
+    ("sudo mig-mps up --previous", "Return to the previous profile"),
+], &[("3", "a reset or a reboot is pending"), REFUSED_STATUS, ("5", "the profile does not fit")]))]
 pub struct UpArgs {
     #[command(flatten)]
     profile: ProfileArgs,
@@ -42,24 +48,23 @@ pub struct UpArgs {
     consent: ConsentArgs,
     #[command(flatten)]
     no_new: NoNewArgs,
-    /// Reset a GPU whose MIG mode cannot be switched without a reset
-    #[arg(long)]
+    /// Reset a GPU if its MIG mode cannot change otherwise
+    #[arg(long, help_heading = "MIG")]
     reset: bool,
-    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
-    /// while its MIG mode is switched or instances are destroyed, and start them again
-    #[arg(long)]
+    /// Stop monitoring services during the change
+    #[arg(long, help_heading = "MIG")]
     stop_holders: bool,
-    /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
-    #[arg(long)]
+    /// Also stop daemons on GPUs that the profile does not select
+    #[arg(long, help_heading = "Plan")]
     prune: bool,
-    /// Also destroy instances that mig-mps is not known to have made, without a question about them
-    #[arg(long)]
+    /// Also destroy instances that mig-mps did not create
+    #[arg(long, help_heading = "MIG")]
     destroy_unmanaged: bool,
-    /// Leave out what cannot be applied, name it, apply the rest, and exit with 1
-    #[arg(long, conflicts_with = "drain")]
+    /// Skip what cannot be applied, and exit with status 1
+    #[arg(long, conflicts_with = "drain", help_heading = "Failures")]
     keep_going: bool,
-    /// Check afterwards that programs become MPS clients of the devices, as `verify` does
-    #[arg(long)]
+    /// Test afterwards that CUDA programs connect to each device
+    #[arg(long, help_heading = "Failures")]
     verify: bool,
 }
 

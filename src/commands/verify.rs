@@ -10,15 +10,18 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, raise_client_files};
 use crate::node::{Served, observe_records};
 use crate::render::json::VerifyDocument;
-use crate::render::{print_json, verified};
+use crate::render::{examples_and_statuses, print_json, verified};
 
-/// Check that programs become MPS clients of devices
+/// Test that CUDA programs connect to each device
 ///
-/// For each device a process initialises CUDA as a user that the daemon serves, and asks CUDA whether it is an
-/// MPS client. It takes no client slot and makes no context. A device that serves another user now, or is for
-/// another user, is left alone: if none fails, the exit status is 4 then. Root's check fails for a device whose
-/// users may not enter its directories.
+/// For each device, a process initializes CUDA as a user of the device, and asks CUDA whether it is an MPS client. The
+/// process takes no client slot and creates no context. Skips devices that serve another user. As root, the test also
+/// fails if the users of a device cannot enter its directories.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps verify", "Test all devices"),
+    ("mig-mps verify 0.0", "Test device 0.0"),
+], &[("4", "a device was skipped, and none fails")]))]
 pub struct VerifyArgs {
     #[command(flatten)]
     devices: DeviceArgs,

@@ -106,14 +106,6 @@ impl Fault {
         &FAULTS
     }
 
-    /// Returns the ids of the problems of `status`.
-    pub fn problem_ids() -> impl Iterator<Item = &'static str> {
-        Self::all()
-            .iter()
-            .filter(|fault| fault.status == Some(StatusList::Problem))
-            .map(|fault| fault.id.as_str())
-    }
-
     /// True if it has this id, or is the error of CUDA of this name, in the spelling of the driver's or of the runtime's
     /// interface: `CUDA_ERROR_LAUNCH_FAILED`, `cudaErrorLaunchFailed`. Errors are also known by what programs print.
     pub fn is_called(&self, word: &str) -> bool {

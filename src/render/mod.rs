@@ -26,4 +26,7 @@ pub use output::{
 pub use progress::{ProgressForm, start_progress};
 pub use question::{Consent, Question, ask_question, ask_yes_no, can_ask, obtain_consent};
 pub use screen::{Screen, restore_terminal};
-pub use usage::{KnownDevices, command_for, help_section, usage_error, words_for};
+pub use usage::{
+    KnownDevices, OTHER_OPTIONS, STYLES, command_for, examples, examples_and_statuses,
+    help_section, usage_error, with_help_form, with_page_form, with_topics, words_for,
+};

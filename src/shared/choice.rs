@@ -18,26 +18,31 @@ use crate::nvml::Memory;
 use crate::settings::MemoryLimit;
 use crate::state::{DeviceKey, DeviceRecord};
 
+/// The group of the options that choose a device.
+pub const CHOICE: &str = "Choosing a device";
+
 /// The devices that a program takes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct WantedDevices {
     /// Their names; all if there are none.
     #[arg(skip)]
     names: Vec<String>,
-    /// Only devices of this profile, such as 1g or 3g.40gb
-    #[arg(long, value_name = "PROFILE", requires = "choosing")]
+    /// Choose only devices of this instance profile
+    #[arg(long, value_name = "NAME", requires = "choosing", help_heading = CHOICE)]
     profile: Option<ProfileName>,
-    /// Only devices that have at least this much memory for the program, such as 10G
+    /// Choose only devices with this much available memory
     #[arg(
         long,
+        help_heading = CHOICE,
         value_name = "SIZE",
         requires = "choosing",
         conflicts_with = "by_rank"
     )]
     min_memory: Option<MemoryLimit>,
-    /// Only devices of GPUs whose product name has a match of this regular expression
+    /// Choose only GPUs whose product name matches REGEX
     #[arg(
         long,
+        help_heading = CHOICE,
         value_name = "REGEX",
         value_parser = pattern,
         requires = "choosing",

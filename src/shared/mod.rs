@@ -8,7 +8,7 @@ pub mod private;
 pub mod program;
 
 pub use choice::{
-    LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
+    CHOICE, LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
 };
 pub use device_use::{DeviceUse, LeftMps};
 pub use draft::{

@@ -136,7 +136,7 @@ fn without_a_command_the_commands_are_shown_by_task() {
 fn a_usage_error_shows_what_can_be_typed() {
     let sim = Sim::with("h200", 1);
     assert_snapshot!(said(&sim, "run --min-memory 4G 0 -- true").lines().next().unwrap(), @"error: the following required arguments were not provided: <--any|--by-rank|--copies <N>>");
-    assert_snapshot!(said(&sim, "status --watch=0").lines().next().unwrap(), @"error: invalid value '0' for '--watch[=<S>]': it must be between 0.1 and 86400 seconds");
+    assert_snapshot!(said(&sim, "status --watch=0").lines().next().unwrap(), @"error: invalid value '0' for '--watch[=<SECONDS>]': it must be between 0.1 and 86400 seconds");
     assert_snapshot!(said(&sim, "--json status"), @"
     error: unexpected argument '--json' found
     hint: 'status --json' exists

@@ -53,43 +53,31 @@ fn its_help_says_what_it_is() {
     let help = Ran::of(command(&sim).arg("--help")).ended(0);
     let help = help.stdout.replace(env!("CARGO_PKG_VERSION"), "VERSION");
     assert_snapshot!(without_blanks(&help), @"
-    Offer devices of mig-mps to the kubelet of this node
+    Offer the devices of this node to the kubelet
 
-    A pod asks for one share of a resource: mig-mps.io/1g.10gb, or the name that the profile gives to
-    devices. Runs until SIGTERM, follows the kubelet and every change of the node, and changes nothing.
-    It is described by `mig-mps help kubernetes`; `mig-mps systemd --kubernetes` makes a service of it.
+    A pod requests a share of a resource, such as mig-mps.io/1g.10gb, or a name from the profile. The
+    plugin runs until SIGTERM, and follows the kubelet and every change of the node. It changes nothing.
+    To run it as a service, use `mig-mps systemd --kubernetes`.
 
     Usage: mig-mps-device-plugin [OPTIONS]
 
+    Manifest:
+          --manifest <PROFILE>     Print a manifest that installs mig-mps on nodes
+          --image <NAME>           Image of the pods [default: localhost/mig-mps:VERSION]
+          --node-selector <LABEL>  Select nodes with this label, such as mig-mps=true
+
     Options:
-          --kubelet <DIR>
-              Directory of the kubelet
+          --kubelet <DIR>   Directory of the kubelet [default: /var/lib/kubelet]
+          --list            Print the resources and their devices, then exit
+          --metrics <ADDR>  Serve metrics over HTTP, such as at 127.0.0.1:19835
+      -h, --help            Print help
+      -V, --version         Print version
 
-              [default: /var/lib/kubelet]
+    Examples:
+      mig-mps-device-plugin --list  Show the resources of this node
+      mig-mps-device-plugin --manifest profile.toml | kubectl apply -f -
 
-          --list
-              Print the resources and their devices, and exit
-
-          --metrics <ADDRESS>
-              Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:19835
-
-          --manifest <PROFILE>
-              Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl
-              apply -f -`, and exit
-
-          --image <NAME>
-              Image of these pods
-
-              [default: localhost/mig-mps:VERSION]
-
-          --node-selector <LABEL=VALUE>
-              Label of the nodes that get a pod; can be repeated
-
-      -h, --help
-              Print help (see a summary with '-h')
-
-      -V, --version
-              Print version
+    See also: mig-mps help kubernetes
     ");
     Ran::of(command(&sim).arg("--nothing")).ended(2);
 }

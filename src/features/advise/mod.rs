@@ -25,7 +25,7 @@ use crate::host::{read_text_from, write_text_to};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{Profile, WantedPrograms};
 use crate::render::json::print_report;
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 use crate::shared::DraftProfile;
 
 pub use advice::Advice;
@@ -33,29 +33,33 @@ use advice::AdvisedGpus;
 use request::{ANY_NUMBER, AdviceRequest, MOST_EFFORT};
 use solver::Solution;
 
-/// Find the smallest hardware that runs programs, by figures measured with compare
+/// Find the fewest GPUs for a set of programs
 ///
-/// Finds the layout with the fewest GPUs on which each program has what it wants, then the one with the fewest
-/// slices, then the one with the largest free block. Writes it as a profile with --output. Changes nothing on the
-/// node.
+/// From measurements, finds the layout with the fewest GPUs on which every program meets its requirements. Among these layouts, chooses the
+/// one with the fewest slices, then the one with the largest free block. Changes nothing on the node.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps advise wanted.toml --measured figures.toml", "For this node"),
+    ("mig-mps advise wanted.toml --gpu h100-80gb-sxm", "How many H100s?"),
+    ("mig-mps advise wanted.toml -o profile.toml", "Write a profile"),
+], &[("5", "the programs need more than the GPUs offer")]))]
 pub struct AdviseArgs {
-    /// File that says what programs want, or - for standard input
+    /// TOML file with the requirements, or - for standard input
     #[arg(value_hint = clap::ValueHint::FilePath)]
     wanted: PathBuf,
-    /// Figures, as compare --save writes them; those in WANTED count, too
+    /// Measurements from `compare --save`
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     measured: Vec<PathBuf>,
-    /// GPUs to use, such as a100-80gb:8; without a number, as many as are needed [default: this node's]
+    /// GPUs, such as a100-80gb:8 [default: this node's]
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]")]
     gpus: Vec<GpuNumber>,
-    /// Compute figures between two that were measured: for numbers of copies and for instance profiles
-    #[arg(long)]
+    /// Estimate numbers of copies and instance profiles between two measured ones
+    #[arg(long, hide_short_help = true)]
     interpolate: bool,
-    /// Search up to N times as long for an answer that is proven to be the best
+    /// Search up to N times as long for an answer that is proven best
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_EFFORT)))]
     effort: u32,
-    /// Write the profile to FILE, and replace it if it exists
+    /// Write the profile to FILE, overwriting it
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Print JSON

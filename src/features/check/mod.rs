@@ -23,34 +23,36 @@ use crate::plan::virtual_node::{
 use crate::profile::{Profile, ProfileError, Want};
 use crate::render::format::group_by;
 use crate::render::json::print_report;
-use crate::render::{self, note, output_width, print, print_json};
+use crate::render::{self, examples_and_statuses, note, output_width, print, print_json};
 use crate::settings::Serve;
 
 pub use models::ModelsDocument;
 pub use report::CheckDocument;
 
-/// Check whether profiles fit this machine's GPUs, or others
+/// Test whether a profile fits this node, or other GPUs
 ///
-/// Plans each as `up` would, on empty GPUs: those of this machine, or others of which none is needed here. Needs no root
-/// and no run directory, and without GPUs no driver: made for the tests of a repository of profiles, too. Of several
-/// profiles, the highest exit status counts.
+/// Plans each profile as `up` would, but on empty GPUs: those of this node, or the models given with --gpu. Needs no
+/// root and, with --gpu or --models, no driver. With several profiles, the exit status is the highest one.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps check [OPTIONS] <PROFILE>...\n       mig-mps check [OPTIONS] --models"
+    override_usage = "mig-mps check [OPTIONS] <PROFILE>...\n       mig-mps check [OPTIONS] --models",
+    after_help = examples_and_statuses(&[
+        ("mig-mps check profile.toml", "Test on this node"),
+        ("mig-mps check profile.toml --gpu h100-80gb-sxm:8", "Test on eight H100s"),
+        ("mig-mps check --models", "List the models"),
+    ], &[("5", "a profile does not fit")])
 )]
 pub struct CheckArgs {
-    /// Profiles to check: TOML files, - for standard input, or built-in profiles
+    /// TOML files, built-in profiles, or - for standard input
     #[arg(value_name = "PROFILE", value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
     profiles: Vec<ProfileSource>,
-    /// Check them on a node of these GPUs, in the order of their indices, such as a100-80gb:8
-    /// [default: the GPUs of this machine, or without any --models]
+    /// Test on GPUs such as a100-80gb:8 (repeatable)
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]", conflicts_with = "models")]
     gpus: Vec<GpuArgument>,
-    /// Check them on all models that they are for; without a profile, list the models, and how
-    /// certain each entry is
+    /// Test on all models; without PROFILE, list them
     #[arg(long)]
     models: bool,
-    /// Print JSON: a document for each profile
+    /// Print a JSON document for each profile
     #[arg(long)]
     json: bool,
 }

@@ -24,7 +24,7 @@ use crate::host::{Environment, adopt_descendants, empty_directory};
 use crate::node::{Detail, Node, Served, observe};
 use crate::render::format::{format_count, format_time_taken};
 use crate::render::json::{VERSION, print_report};
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 use crate::settings::Percentage;
 use crate::shared::program::end_descendants;
 
@@ -36,46 +36,51 @@ use witness::{Sightings, Witness};
 
 pub use report::Comparison;
 
-/// Compare a program's throughput outside MPS and as MPS clients
+/// Measure the throughput of a program with and without MPS
 ///
-/// Runs several copies of the program at once, alternately outside MPS and as clients of a device. If the last
-/// line of its output ends in a number, that is the copy's throughput; otherwise its runs are counted. A line
-/// of `latency_ms` and a number is its latency. A device that others use is refused.
+/// Runs copies of the program at the same time, alternately outside MPS and as clients of an idle device. If the last
+/// line of the program's output ends in a number, this number is the throughput of the copy. Otherwise mig-mps counts
+/// runs per second. A line `latency_ms N` is the latency of the copy.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps compare 0.0 -- ./train", "Use device 0.0"),
+    ("mig-mps compare --private -- ./train", "Run without root"),
+    ("mig-mps compare -n 1,4 --save figures.toml -- ./train", "Save for advise"),
+], &[
+    ("4", "the device is in use"),
+    ("126", "the program cannot be executed"),
+    ("127", "the program was not found"),
+]))]
 pub struct CompareArgs {
-    /// Device: a name, a UUID, or a unique prefix of either [default: one that nobody uses]
+    /// Device name, UUID, or unique prefix [default: an idle device]
     #[arg(value_name = "DEVICE", conflicts_with = "by_option")]
     device: Option<String>,
     /// The same, as it was written before 0.3
     #[arg(long = "device", hide = true, value_name = "DEVICE")]
     by_option: Option<String>,
-    /// Start an MPS daemon of the caller's own for the comparison, and end it afterwards
-    ///
-    /// Without root, on an idle device without a daemon that the caller's environment names, or that Slurm has given to
-    /// the job. A plain user needs no --private where no device has a daemon.
+    /// Start a private MPS daemon; needs no root
     #[arg(long, conflicts_with_all = ["device", "by_option"])]
     private: bool,
-    /// Numbers of copies to compare, separated by commas [default: 1,2,4,8, no more than the device is for]
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', value_parser = number::<1, 1000>)]
+    /// Numbers of copies to compare [default: 1,2,4,8]
+    #[arg(short = 'n', long, help_heading = "Measurement", value_name = "N", value_delimiter = ',', value_parser = number::<1, 1000>)]
     copies: Vec<u32>,
-    /// Time for one measurement: a program that ends sooner is started again, and one that keeps printing its
-    /// throughput is ended
-    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = duration)]
+    /// Time of a measurement, such as 30s
+    #[arg(long, help_heading = "Measurement", value_name = "DURATION", default_value = "10", value_parser = duration)]
     seconds: Duration,
-    /// Number of measurements of each kind, which are averaged
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<1, 1000>)]
+    /// Number of measurements to average
+    #[arg(long, help_heading = "Measurement", value_name = "N", default_value_t = 3, value_parser = number::<1, 1000>)]
     rounds: u32,
-    /// Count runs, whatever the program prints
-    #[arg(long)]
+    /// Count runs even if the program prints a throughput
+    #[arg(long, help_heading = "Measurement", hide_short_help = true)]
     by_runs: bool,
     /// Active thread percentage of each client
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, help_heading = "Measurement", value_name = "PERCENT")]
     threads: Option<Percentage>,
-    /// Append the figures of clients to FILE, for mig-mps advise
+    /// Append measurements of the clients to FILE, for advise
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     save: Option<PathBuf>,
-    /// Name of the program in FILE [default: the name of its file]
-    #[arg(long, value_name = "NAME", requires = "save")]
+    /// Name of the program in the file of --save [default: the name of its file]
+    #[arg(long, value_name = "NAME", requires = "save", hide_short_help = true)]
     program: Option<String>,
     /// Print JSON
     #[arg(long)]

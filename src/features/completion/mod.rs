@@ -10,15 +10,20 @@ use clap::{Args, ValueEnum};
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::render::{note, print};
+use crate::render::{examples, note, print};
 
 pub use candidates::Sources;
 
-/// Print a shell's completion script
+/// Print a completion script for a shell
 ///
-/// Its first lines say where it goes. The script asks mig-mps for candidates: devices, clients and settings are completed
-/// as they are at that moment.
+/// The script asks mig-mps for candidates, so that it also completes the current devices, clients and settings. Its first
+/// lines list the paths at which shells look for it.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps completions bash > /etc/bash_completion.d/mig-mps", ""),
+    ("mig-mps completions zsh > /usr/local/share/zsh/site-functions/_mig-mps", ""),
+    ("mig-mps completions fish > /etc/fish/completions/mig-mps.fish", ""),
+]))]
 pub struct CompletionsArgs {
     /// Shell that the script is for
     shell: Shell,

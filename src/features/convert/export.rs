@@ -18,7 +18,7 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Action, Plan};
 use crate::profile::Profile;
 use crate::render::format::group_by;
-use crate::render::note;
+use crate::render::{examples, note};
 use crate::settings::{FOLLOW_A_SHARE, SHARE};
 use crate::shared::{
     ConvertedProfile, DraftBlock, DraftProfile, default_setting, device_entry, merge_equal_entries,
@@ -28,10 +28,13 @@ use crate::state::RunDir;
 
 /// Print this node as a profile
 ///
-/// Prints the geometry, the names and the MPS settings; `up` with that profile does nothing here.
+/// Prints the layout, the names and the MPS settings. Applying this profile changes nothing on this node.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps export -o profile.toml", "Save the node as a profile"),
+]))]
 pub struct ExportArgs {
-    /// Write to this new file [default: standard output]
+    /// Write to a new file instead of standard output
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
 }

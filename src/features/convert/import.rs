@@ -17,25 +17,29 @@ use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::read_text_from;
 use crate::profile::{Profile, ProfileError, Span};
-use crate::render::note;
+use crate::render::{examples, note};
 use crate::shared::{
     ConvertedProfile, DraftBlock, DraftProfile, device_entry, merge_equal_entries, mig_devices,
     regex_of, table,
 };
 
-/// Convert a configuration of mig-parted to a profile
+/// Convert a mig-parted configuration to a profile
 ///
-/// Makes the same GPU and compute instances on the same GPUs. What a profile cannot express is refused,
-/// with its line.
+/// The profile creates the same GPU instances and compute instances on the same GPUs. If a profile cannot express a
+/// setting, the command fails and reports the line.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps import config.yaml -c custom -o custom.toml", "Write a profile"),
+    ("kubectl get cm mig-parted -o yaml | mig-mps import -", "Read a ConfigMap"),
+]))]
 pub struct ImportArgs {
-    /// Configuration file of mig-parted, or a manifest with one (YAML), or - for standard input
+    /// Configuration, or manifest that contains one (YAML), or - for standard input
     #[arg(value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Configuration to import, if the file has several; also KEY:CONFIGURATION
+    /// Configuration to import, if there are several; also KEY:NAME
     #[arg(long, short, value_name = "CONFIGURATION")]
     config: Option<String>,
-    /// Write the profile to this new file [default: standard output]
+    /// Write to a new file instead of standard output
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -155,11 +159,11 @@ fn no_configuration(path: &Path, is_encoded: bool) -> CommandError {
 /// The way to take entries that a profile understands otherwise.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ImportOptions {
-    /// Start a daemon for each GPU with mig-enabled: false [default: only switch MIG off]
-    #[arg(long)]
+    /// Start a daemon for each GPU with mig-enabled: false [default: only disable MIG mode]
+    #[arg(long, hide_short_help = true)]
     pub serve_whole: bool,
-    /// Make mig-parted's compute instances, also where they lack SMs [default: those with all SMs]
-    #[arg(long)]
+    /// Use the compute instances of mig-parted even if they lack SMs [default: those with all SMs]
+    #[arg(long, hide_short_help = true)]
     pub exact: bool,
 }
 

@@ -7,15 +7,19 @@ use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{closest_match, quote_for_shell, shorten_command, strip_needless_sudo};
 use crate::node::Fault;
-use crate::render::{self, command_for, words_for, wrap_behind};
+use crate::render::{self, command_for, examples, words_for, wrap_behind};
 
-/// Explain errors of CUDA and NVML, and problems that status or doctor shows
+/// Explain a CUDA or NVML error, or a reported problem
 ///
-/// Says what each means, why it happens, and what helps.
+/// Shows what it means, why it happens, and how to fix it.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps explain 805", "Explain an error by its number"),
+    ("mig-mps explain \"In use by another client\"", "Explain an error by its text"),
+    ("mig-mps explain device-hung", "Explain a reported problem"),
+]))]
 pub struct ExplainArgs {
-    /// Number, name or text of an error of CUDA or NVML, such as 805, `CUDA_ERROR_MPS_CONNECTION_FAILED` or
-    /// "In use by another client", or an id that status and doctor show in brackets
+    /// Number, name or text of an error, or ID of a problem
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
 }

@@ -22,22 +22,25 @@ use crate::commands::args::DeviceArgs;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::node::{Detail, Severity, observe};
-use crate::render::print_json;
+use crate::render::{examples_and_statuses, print_json};
 
 use check::{Examined, diagnose_all};
 
 pub use report::DoctorDocument;
 
-/// Find out why MIG or MPS does not work here
+/// Find out why MIG or MPS does not work
 ///
-/// Checks driver, GPUs, daemons, directories and surroundings: each check has an id, a verdict, what was seen, why it
-/// matters, and a command to paste. A check is unknown where the caller may not see enough: root sees most. Exits with 3
-/// if a check fails. Changes nothing.
+/// Checks the driver, the GPUs, the daemons, their directories and the rest of the system. For each failed check, shows
+/// what was observed, why it matters, and what to do. As root, the command can check the most. Changes nothing.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps doctor", "Check the node"),
+    ("sudo mig-mps doctor 0.0 --all", "Show all checks of device 0.0"),
+], &[("3", "a check fails")]))]
 pub struct DoctorArgs {
     #[command(flatten)]
     devices: DeviceArgs,
-    /// Also show the checks where all is well, and what was seen
+    /// Also show the checks that passed, with the observed values
     #[arg(long, short)]
     all: bool,
     /// Print JSON

@@ -12,14 +12,19 @@ use crate::failure::ExitStatus;
 use crate::host::{Account, Pid, Uid, is_job_name, is_named_for_job, root_hint};
 use crate::node::{Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
-use crate::render::{note, print_json};
+use crate::render::{examples, note, print_json};
 use crate::shared::jobs::{end_leftovers, heal_devices};
 use crate::state::{JobRecord, RunDir};
 
-/// Prepare devices for a job of a batch system, and clean up after it
+/// Prepare devices for a batch job, and clean up after it
 ///
-/// For the prolog and the epilog of PBS, LSF, Grid Engine, OAR, Flux and others. Slurm has `mig-mps slurm`.
+/// Call these commands in the prolog and the epilog of PBS, LSF, Grid Engine, OAR, Flux and other batch systems. For
+/// Slurm, use `mig-mps slurm`.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps job begin --id 7 --user alice --devices 0.0 --pid 4711", "Prolog"),
+    ("mig-mps job end --id 7", "Epilog"),
+]))]
 pub struct JobArgs {
     #[command(subcommand)]
     command: JobCommand,
@@ -31,25 +36,31 @@ enum JobCommand {
     End(EndArgs),
 }
 
-/// Prepare the devices of a job that begins
+/// Prepare the devices of a job
 ///
-/// Checks that each device takes programs of the job's user, by becoming a client as that user. Heals a device whose daemon
-/// has died, or that hangs without clients. Then records the job, so that `status` shows it with its programs. If a device is
-/// not ready, nothing is recorded, and the exit status is not 0.
+/// Becomes a client of each device, as the user of the job. Heals a device if its daemon died, or hangs without clients.
+/// Then records the job, so that `status` shows it with its programs. If a device does not accept the user's programs,
+/// fails and records nothing.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps job begin [OPTIONS] --id <ID> --user <USER> --devices <DEVICE>\n                         <--cgroup <PATH>|--pid <PID>>",
+    after_help = examples(&[
+    ("mig-mps job begin --id 7 --user alice --devices 0.0,0.2 --pid 4711", ""),
+    ("mig-mps job begin --id 7 --user alice --devices 0.0 --cgroup /jobs/7", ""),
+]))]
 struct BeginArgs {
-    /// Id of the job, such as 7.server
+    /// ID of the job, such as 7.server
     #[arg(long, value_parser = parse_id)]
     id: String,
-    /// User of the job, by name or number
+    /// Name or number of the job's user
     #[arg(long)]
     user: String,
-    /// Devices of the job, separated by commas: names, UUIDs, or unique prefixes of either
+    /// Devices of the job, separated by commas
     #[arg(long, value_name = "DEVICE", value_delimiter = ',', required = true)]
     devices: Vec<String>,
     #[command(flatten)]
     group: GroupArgs,
-    /// Print the environment of the clients of each device, as JSON
+    /// Print the environment for each device as JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,21 +69,24 @@ struct BeginArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct GroupArgs {
-    /// Control group of the job: its path in /proc/PID/cgroup, or below /sys/fs/cgroup
+    /// Control group of the job, as in /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
-    /// Process of the job, whose control group is the job's
+    /// Use the control group of this process
     #[arg(long)]
     pid: Option<u32>,
 }
 
 /// Clean up after a job
 ///
-/// Ends the programs on devices that are still in the job's control group, and reports each. Other programs of the same user
-/// stay.
+/// Ends the programs on devices that are still in the job's control group, and lists them. Other programs of the same
+/// user continue.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps job end --id 7", "End the programs of job 7"),
+]))]
 struct EndArgs {
-    /// Id of the job, as at its begin
+    /// ID of the job, as passed to `job begin`
     #[arg(long, value_parser = parse_id)]
     id: String,
 }

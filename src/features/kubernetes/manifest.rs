@@ -17,14 +17,19 @@ pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
 /// What a manifest is made of.
 #[derive(Args, Debug)]
 pub struct ManifestArgs {
-    /// Print the manifest of pods that install mig-mps and PROFILE on their nodes, for `kubectl apply -f -`, and exit
-    #[arg(long, value_name = "PROFILE", conflicts_with = "list")]
+    /// Print a manifest that installs mig-mps on nodes
+    #[arg(
+        long,
+        help_heading = "Manifest",
+        value_name = "PROFILE",
+        conflicts_with = "list"
+    )]
     pub manifest: Option<ProfileSource>,
-    /// Image of these pods
-    #[arg(long, value_name = "NAME", requires = "manifest", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
+    /// Image of the pods
+    #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// Label of the nodes that get a pod; can be repeated
-    #[arg(long, value_name = "LABEL=VALUE", requires = "manifest", value_parser = label)]
+    /// Select nodes with this label, such as mig-mps=true
+    #[arg(long, help_heading = "Manifest", value_name = "LABEL", requires = "manifest", value_parser = label)]
     node_selector: Vec<(String, String)>,
 }
 

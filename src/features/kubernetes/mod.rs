@@ -32,7 +32,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch::Receiver;
 
@@ -44,7 +44,7 @@ use crate::host::{
     Directory, Environment, FileResult, Host, Lock, LockError, is_terminal_control, report_ready,
 };
 use crate::render::table::{Column, Table};
-use crate::render::{note, output_width, print};
+use crate::render::{STYLES, examples, note, output_width, print};
 
 use labels::{keep_labels, remove_labels};
 use manifest::{ManifestArgs, USUAL_KUBELET};
@@ -54,13 +54,24 @@ use pods::keep_pods;
 use registration::{Kubelet, endpoint_name, keep_registered};
 use watch::{OfferWatcher, report_hardware, start_watching};
 
-/// Offer devices of mig-mps to the kubelet of this node
+/// Offer the devices of this node to the kubelet
 ///
-/// A pod asks for one share of a resource: mig-mps.io/1g.10gb, or the name that the profile gives to devices. Runs until
-/// SIGTERM, follows the kubelet and every change of the node, and changes nothing. It is described by `mig-mps help
-/// kubernetes`; `mig-mps systemd --kubernetes` makes a service of it.
+/// A pod requests a share of a resource, such as mig-mps.io/1g.10gb, or a name from the profile. The plugin runs until
+/// SIGTERM, and follows the kubelet and every change of the node. It changes nothing. To run it as a service, use
+/// `mig-mps systemd --kubernetes`.
 #[derive(Debug, Parser)]
-#[command(name = "mig-mps-device-plugin", version, max_term_width = 100)]
+#[command(
+    name = "mig-mps-device-plugin",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = examples(&[
+        ("mig-mps-device-plugin --list", "Show the resources of this node"),
+        ("mig-mps-device-plugin --manifest profile.toml | kubectl apply -f -", ""),
+    ])
+)]
 pub struct DevicePluginArgs {
     /// Directory of the kubelet
     #[arg(
@@ -71,17 +82,23 @@ pub struct DevicePluginArgs {
         value_hint = clap::ValueHint::DirPath
     )]
     kubelet: PathBuf,
-    /// Print the resources and their devices, and exit
+    /// Print the resources and their devices, then exit
     #[arg(long)]
     list: bool,
-    /// Serve metrics of the plugin over HTTP at this address, such as 127.0.0.1:19835
-    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, conflicts_with = "list")]
+    /// Serve metrics over HTTP, such as at 127.0.0.1:19835
+    #[arg(long, value_name = "ADDR", value_parser = socket_address, conflicts_with = "list")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     manifest: ManifestArgs,
     /// Print what the driver says of the devices, and exit: for this program itself
     #[arg(long, hide = true, conflicts_with = "list")]
     hardware: bool,
+    /// Print help
+    #[arg(short, long, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+    /// Print version
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
 }
 
 fn kubelet_directory(text: &str) -> std::result::Result<PathBuf, &'static str> {

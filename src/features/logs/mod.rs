@@ -19,41 +19,44 @@ use crate::host::{Environment, FileResult};
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, Node, observe};
 use crate::render::format::{format_count, shorten_list};
-use crate::render::{note, print, print_styled_note, terminal_width};
+use crate::render::{examples_and_statuses, note, print, print_styled_note, terminal_width};
 
 use follow::{FollowEvent, Follower, merge_by_time};
 use report::{LogView, Omission};
 
 pub use report::LogLineDocument;
 
-/// Show the logs of a device's daemon and server
+/// Show and explain the logs of a device
 ///
-/// The daemon may have ended. Shows control.log and server.log by time, with faults (!!) and refusals (!) marked and
-/// explained. Queries of control sessions are left out, and on a terminal also harmless lines that read like errors.
-/// Changes nothing and takes no lock.
+/// Merges control.log and server.log by time, and marks and explains faults (!!) and refusals (!). Leaves out the queries
+/// of control sessions and, on a terminal, harmless lines that read like errors. The daemon may have ended. Changes
+/// nothing and does not take the lock.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps logs 0.0", "Show the last lines of device 0.0"),
+    ("mig-mps logs 0.0 --server -n all", "Show the whole server.log"),
+    ("mig-mps logs --follow", "Follow the logs of all devices"),
+], &[("130", "ended by Ctrl-C")]))]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {
     #[command(flatten)]
     devices: DeviceArgs,
-    /// Show new lines until Ctrl-C (exit status 130)
+    /// Show new lines until you press Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    /// Number of last lines to show, or "all" [default: 40 on a terminal, else all]
+    /// Show the last N lines, or all [default: 40 on a terminal]
     #[arg(long, short = 'n', value_name = "N", value_parser = line_count)]
     lines: Option<LineCount>,
-    /// Show only server.log, which the MPS server and its clients write
+    /// Show only server.log (MPS server and clients)
     #[arg(long, conflicts_with = "control")]
     server: bool,
-    /// Show only control.log, which the control daemon writes
+    /// Show only control.log (control daemon)
     #[arg(long)]
     control: bool,
-    /// Show all lines: also harmless ones, and the queries and answers of control sessions
+    /// Also show harmless lines and the queries of control sessions
     #[arg(long, alias = "sessions")]
     all: bool,
-    /// Print JSON, one object per line
-    ///
-    /// mig-mps schema logs describes them.
+    /// Print one JSON object for each line
     #[arg(long)]
     json: bool,
 }

@@ -59,7 +59,7 @@ pub const TOPICS: [Topic; 29] = [
     topic!(
         "recipes",
         "A class, a mail to users, a login default, roll back, Ansible",
-        ["up", "down", "profiles"]
+        ["down", "profiles"]
     ),
     topic!(
         "running",
@@ -70,44 +70,48 @@ pub const TOPICS: [Topic; 29] = [
     topic!(
         "changing",
         "How a node is changed, and who is disrupted",
-        ["plan", "up", "down", "set", "restart", "profiles"]
+        [
+            "plan", "up", "down", "set", "restart", "start", "kill", "profiles"
+        ]
     ),
     topic!(
         "states",
         "States of devices, and what status shows",
-        ["status", "list"]
+        ["status", "start"]
     ),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
         "troubleshooting",
         "What goes wrong, and the remedy",
-        ["status", "logs", "explain", "restart", "kill"]
+        [
+            "up", "status", "logs", "doctor", "explain", "restart", "kill", "verify"
+        ]
     ),
     topic!(
         "boot",
         "What happens at boot, and healing",
-        ["systemd", "heal"]
+        ["up", "systemd", "heal"]
     ),
     topic!(
         "containers",
         "Devices in containers: Docker, podman, Kubernetes",
-        ["cdi", "env"]
+        ["run", "cdi", "env"]
     ),
     topic!(
         "kubernetes",
         "Shares of devices for pods, by a device plugin of the kubelet",
-        ["systemd", "env"]
+        ["run", "systemd", "env"]
     ),
-    topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
+    topic!("slurm", "Devices for Slurm jobs", ["run", "slurm"]),
     topic!(
         "jobs",
         "Jobs of PBS, LSF, Grid Engine, HTCondor and others",
-        ["job", "status"]
+        ["job"]
     ),
     topic!(
         "monitoring",
         "Metrics for Prometheus, and alerts",
-        ["metrics", "status"]
+        ["systemd", "metrics"]
     ),
     topic!(
         "checking",
@@ -143,7 +147,7 @@ pub const TOPICS: [Topic; 29] = [
     topic!(
         "hardware",
         "Drivers, models, and what was tried on real GPUs",
-        ["list", "check"]
+        ["list", "check", "selftest"]
     ),
     topic!(
         "mig-parted",
@@ -156,16 +160,16 @@ pub const TOPICS: [Topic; 29] = [
         ["list", "status", "logs", "plan", "schema"]
     ),
     topic!("environment", "Environment variables and files", []),
-    topic!("exit-status", "Exit statuses", ["plan", "up", "status"]),
+    topic!("exit-status", "Exit statuses", []),
     topic!(
         "security",
         "What users of a device can do to each other and to root",
-        ["up", "down", "restart"]
+        ["up", "run", "kill"]
     ),
     topic!(
         "auditing",
         "What root's commands do with processes and files of users",
-        []
+        ["down"]
     ),
 ];
 
@@ -183,11 +187,16 @@ pub fn setting_meaning(key: &str) -> String {
 
 /// Show the manual, or the help of a command
 #[derive(Args, Debug)]
+#[command(after_help = render::examples(&[
+    ("mig-mps help start", "Show the first steps"),
+    ("mig-mps help up", "Show the help of a command"),
+    ("mig-mps help --search docker", "Search the manual"),
+]))]
 pub struct HelpArgs {
-    /// Command, topic of the manual, or any word, which is searched for
-    #[arg(value_name = "COMMAND|TOPIC")]
+    /// Command, topic, or any other word to search for
+    #[arg(value_name = "COMMAND|TOPIC", hide_possible_values = true)]
     subject: Vec<String>,
-    /// Show where the manual and the help of commands have words that begin with WORD
+    /// Search the manual and the help of commands for WORD
     #[arg(
         long,
         value_name = "WORD",
@@ -237,7 +246,7 @@ fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     let command = subject
         .split(' ')
         .try_fold(program, Command::find_subcommand_mut)?;
-    let help = command.render_long_help();
+    let help = command.render_help();
     Some(if terminal_width().is_some() {
         help.ansi().to_string()
     } else {

@@ -9,19 +9,22 @@ use crate::commands::Context;
 use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::write_files_into;
-use crate::render::note;
+use crate::render::{examples, note, with_page_form};
 
 /// Write manual pages, for packages
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("sudo mig-mps man --dir /usr/local/share/man/man1", "Install the pages"),
+]))]
 pub struct ManArgs {
-    /// Directory for the pages; created if it does not exist
+    /// Directory for the pages, created if it does not exist
     #[arg(long)]
     dir: PathBuf,
 }
 
 /// Writes a manual page for the program, and one for each subcommand.
 pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let mut program = (context.program)().disable_help_subcommand(true);
+    let mut program = with_page_form((context.program)()).disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
     let mut pages = Vec::new();

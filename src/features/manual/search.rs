@@ -38,7 +38,7 @@ impl Searched {
                 command: format!("mig-mps {name} --help"),
                 about: about.to_string(),
                 titles: Vec::new(),
-                text: command.render_long_help().to_string(),
+                text: command.render_help().to_string(),
                 name,
             }
         });

@@ -16,31 +16,35 @@ use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer};
 use crate::profile::Profile;
-use crate::render::{note, print};
+use crate::render::{examples, note, print};
 use crate::state::RunDir;
 
 use series::{ALERTS, Drift, render_drift_metrics, render_metrics};
 
-/// Print metrics of devices in the text format of Prometheus
+/// Print metrics for Prometheus
 ///
-/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with -o FILE (`mig-mps systemd
-/// --metrics DIR`). What is unknown has no series; it is never 0. Changes nothing and takes no lock.
+/// Prints the text format for the textfile collector of a node exporter. `mig-mps systemd --metrics DIR` installs timers
+/// that write the files. A value that cannot be observed has no series. Changes nothing and does not take the lock.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("sudo mig-mps metrics -o /var/lib/prom/mig-mps.prom", "Write a file"),
+    ("mig-mps metrics --rules > alerts.yml", "Write alert rules"),
+]))]
 pub struct MetricsArgs {
-    /// Write to this file instead of standard output, replacing it at once
+    /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also report whether the node is as this profile says; asks every daemon
+    /// Also report drift from PROFILE (queries every daemon)
     #[arg(long, value_name = "PROFILE", value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
-    /// Report the drift from PROFILE alone [default: /etc/mig-mps/profile.toml]
+    /// Report only the drift from PROFILE [default: /etc/mig-mps/profile.toml]
     #[arg(long, value_name = "PROFILE", conflicts_with = "profile", value_hint = clap::ValueHint::FilePath)]
     #[expect(
         clippy::option_option,
         reason = "an option whose value can be left out"
     )]
     drift: Option<Option<ProfileSource>>,
-    /// Print alert rules for these metrics instead
+    /// Print alert rules instead of metrics
     #[arg(long, conflicts_with_all = ["output", "profile", "drift"])]
     rules: bool,
 }

@@ -13,14 +13,20 @@ use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;
 use crate::render::format::{display_or, format_count};
 use crate::render::table::{Column, Table};
-use crate::render::{note, output_width, print, wrap_behind};
+use crate::render::{examples, note, output_width, print, wrap_behind};
 use crate::state::{AppliedProfile, ProfileHistory};
 
-/// List the built-in profiles, or print one; show the profiles that were applied
+/// Show built-in and previously applied profiles
 ///
-/// Every command that takes a profile takes the name of a built-in one. The list shows which fit the GPUs of
-/// this node. To change a profile, print it into a file of your own. The last ten profiles that were applied to this node are kept, with their text.
+/// Lists the built-in profiles, and whether each fits the GPUs of this node. You can pass the name of a built-in profile
+/// to every command that accepts a profile. To change one, print it to a file. mig-mps keeps the text of the last ten
+/// applied profiles.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps profiles", "List the built-in profiles"),
+    ("mig-mps profiles balanced > profile.toml", "Copy a built-in profile"),
+    ("mig-mps profiles --history", "List the applied profiles"),
+]))]
 pub struct ProfilesArgs {
     /// Built-in profile to print
     #[arg(
@@ -28,10 +34,10 @@ pub struct ProfilesArgs {
         value_parser = PossibleValuesParser::new(BuiltIn::all().iter().map(|profile| profile.name)),
     )]
     name: Option<String>,
-    /// Print the profile that was applied last, as it was then
+    /// Print the last applied profile
     #[arg(long, group = "what")]
     applied: bool,
-    /// List the profiles that were applied, the last one first; with N, print that one
+    /// List the applied profiles, or print number N
     #[arg(long, value_name = "N", group = "what")]
     #[expect(
         clippy::option_option,

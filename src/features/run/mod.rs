@@ -12,23 +12,23 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
     missing_engine_options, visible_devices,
 };
-use crate::commands::args::{duration, number};
+use crate::commands::args::duration;
 use crate::commands::env::{find_served, gpus_of_caller, variables_with_caller_limits};
 use crate::commands::{Context, warn_of_changeable_programs};
-use crate::error::{CommandError, Result, command_error, usage_error};
+use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    self, Environment, Host, Limits, check_kernel, raise_client_files, reset_sigchld,
+    self, Environment, Host, check_kernel, raise_client_files, reset_sigchld,
     restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
-use crate::render::note;
+use crate::render::{examples_and_statuses, note};
 use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
@@ -36,24 +36,33 @@ use crate::shared::{LocalRank, NoRank, RankMapping, WantedDevices, devices_for, 
 use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
-use near::near_position;
+use near::{Bind, bind_near, near_position};
 use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
-use target::Target;
+use target::{ChooseArgs, RANKS, Target};
 
 /// Run a program as an MPS client of a device
 ///
-/// First checks that the device takes the caller's programs now, and that CUDA makes them MPS clients: with
-/// a wrong environment it runs them outside MPS and says nothing. Then mig-mps becomes the program, so that
-/// signals and the exit status are the program's own.
+/// First checks the device, because without its daemon CUDA would silently run the program outside MPS. Then mig-mps
+/// replaces itself with the program, so signals and the exit status belong to the program.
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[command(
     override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [--joint] [-n N] -- <PROGRAM>...",
-    group(ArgGroup::new("ranked").multiple(true))
+    group(ArgGroup::new("ranked").multiple(true)),
+    after_help = examples_and_statuses(&[
+        ("mig-mps run 0.0 -- python train.py", "Run on device 0.0"),
+        ("mig-mps run --any --min-memory 8G -- ./train", "Let mig-mps choose"),
+        ("srun -n 8 mig-mps run --by-rank -- ./train", "Give each rank a device"),
+    ], &[
+        ("124", "the time of --wait is over"),
+        ("125", "the program was not started, or --require-mps ended it"),
+        ("126", "the program cannot be executed"),
+        ("127", "the program was not found"),
+    ])
 )]
 pub struct RunArgs {
-    /// Device: a name, a UUID, or a unique prefix of either; where a device is chosen, also a glob
+    /// Device name, UUID, or unique prefix; with --any, --by-rank or -n, also a glob
     #[arg(required_unless_present_any = ["choosing", "private"])]
     device: Option<String>,
     /// Program to run, and its arguments
@@ -63,49 +72,54 @@ pub struct RunArgs {
     choose: ChooseArgs,
     #[command(flatten)]
     wanted: WantedDevices,
-    /// Spread ranks one after the other, in blocks, or by their CPUs [default: cycle]
-    #[arg(long, requires = "ranked")]
+    /// Distribute ranks: cycle (default), block or near
+    #[arg(long, requires = "ranked", help_heading = RANKS, value_name = "ORDER", hide_possible_values = true)]
     map: Option<RankMapping>,
-    /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
-    #[arg(long, requires = "copies", conflicts_with_all = ["threads", "any", "by_rank"])]
+    /// Divide SMs among copies: none (default), even or half
+    #[arg(
+        long,
+        requires = "copies",
+        conflicts_with_all = ["threads", "any", "by_rank"],
+        help_heading = RANKS,
+        hide_possible_values = true
+    )]
     share: Option<CopyShare>,
     #[command(flatten)]
     options: ClientOptions,
-    /// Start MPS daemons of the caller's own for this program alone, and end them with it
-    ///
-    /// For the devices that the caller's environment names, or those that Slurm has given to the job; without root. The
-    /// ranks of a program on a node share the daemons, each on the device of its rank.
+    /// Start private MPS daemons, and stop them when the program exits
     #[arg(
         long,
+        help_heading = PRIVATE,
         group = "ranked",
         conflicts_with_all = ["device", "any", "profile", "min_memory", "product", "wait", "no_check"]
     )]
     private: bool,
-    /// Start one daemon over all GPUs that the caller's environment names, for a program that uses several
-    ///
-    /// Every program, and each rank, sees all of them. For whole GPUs of one product.
-    #[arg(long, requires = "private", conflicts_with_all = ["by_rank", "map"])]
+    /// Start one private daemon for all GPUs of the program
+    #[arg(
+        long,
+        requires = "private",
+        conflicts_with_all = ["by_rank", "map"],
+        help_heading = PRIVATE
+    )]
     joint: bool,
-    /// Bind the program to the CPUs that are local to the device's GPU
-    #[arg(long, conflicts_with = "copies")]
+    /// Bind the program to CPUs: near (NUMA node of the GPU)
+    #[arg(
+        long,
+        conflicts_with = "copies",
+        value_name = "WHERE",
+        hide_possible_values = true
+    )]
     bind: Option<Bind>,
-    /// Wait up to DURATION, such as 5m, for other programs to make room
-    ///
-    /// For a device that serves another user now, is full, or recovers from a fault.
+    /// Wait up to DURATION (such as 5m) if the device is full, serves another user, or recovers
+    /// from a GPU fault
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
-    /// Stay beside the program, and end it if it computes outside MPS
+    /// End the program if it computes outside MPS
     #[arg(long, conflicts_with = "copies")]
     require_mps: bool,
-    /// Do not check the device
+    /// Do not check the device first
     #[arg(long, conflicts_with = "wait")]
     no_check: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Bind {
-    /// The CPUs of the GPU's NUMA node
-    Near,
 }
 
 /// Becomes the program. Returns only if that fails, or if mig-mps stays beside it.
@@ -481,44 +495,8 @@ fn unchecked_index(name: &str) -> CommandError {
     .with_hint("leave out --no-check, or use --visible uuid")
 }
 
-/// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
-fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
-    let record = &served.record;
-    let cpus = environment
-        .host
-        .cpus_near(record.key.gpus())
-        .map_err(|error| {
-            let name = &record.name;
-            command_error(format_args!(
-                "cannot tell the CPUs near the GPU of {name}: {error}"
-            ))
-            .with_hint("leave out --bind, or bind the program with taskset")
-        })?;
-    let limits = Limits {
-        cpus: Some(cpus.numbers().collect()),
-        ..Limits::default()
-    };
-    Ok(limits.apply()?)
-}
-
 /// The hint about `--private` for ranks where there are none.
 const NO_RANK_HINT: &str = "start it with mpirun, srun or torchrun; for a program without ranks, leave --by-rank and --map out";
 
-/// The most copies that one command runs of a program.
-const MOST_COPIES: u32 = 1024;
-
-/// The ways to choose a device, of which a command line has one at most.
-#[derive(Args, Debug)]
-#[group(id = "choosing", multiple = false)]
-pub struct ChooseArgs {
-    /// Take any device that takes the program now: one for this user alone, then the fewest clients, then
-    /// the most memory for the program
-    #[arg(long)]
-    pub any: bool,
-    /// Take the device of this process's rank on the node, under MPI or in a Slurm step
-    #[arg(long, group = "ranked")]
-    pub by_rank: bool,
-    /// Run N copies of the program, spread over the devices that take it now
-    #[arg(short = 'n', long, value_name = "N", value_parser = number::<1, MOST_COPIES>)]
-    pub copies: Option<u32>,
-}
+/// The group of the options for private daemons.
+const PRIVATE: &str = "Private daemons";

@@ -1,11 +1,40 @@
-//! `--map near`: the device nearest to the CPUs of a rank.
+//! `--map near`: the device nearest to the CPUs of a rank. `--bind near`: the CPUs nearest to a device.
 
 use std::collections::BTreeSet;
 
+use clap::ValueEnum;
+
 use crate::error::{Result, command_error};
-use crate::host::{CpuBinding, FileResult, Host, NumaNode};
+use crate::host::{CpuBinding, Environment, FileResult, Host, Limits, NumaNode};
+use crate::node::Served;
 use crate::shared::LocalRank;
 use crate::state::DeviceKey;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Bind {
+    /// The CPUs of the GPU's NUMA node
+    Near,
+}
+
+/// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
+pub(super) fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
+    let record = &served.record;
+    let cpus = environment
+        .host
+        .cpus_near(record.key.gpus())
+        .map_err(|error| {
+            let name = &record.name;
+            command_error(format_args!(
+                "cannot tell the CPUs near the GPU of {name}: {error}"
+            ))
+            .with_hint("leave out --bind, or bind the program with taskset")
+        })?;
+    let limits = Limits {
+        cpus: Some(cpus.numbers().collect()),
+        ..Limits::default()
+    };
+    Ok(limits.apply()?)
+}
 
 /// Returns the position of the device for a rank by the CPUs that it may run on; `None` if these are near all devices.
 pub(super) fn near_position(

@@ -1,9 +1,39 @@
-//! A device that `run` has chosen.
+//! The options that choose a device for `run`, and a device that is chosen.
 
+use clap::Args;
+
+use crate::commands::args::number;
 use crate::host::Environment;
 use crate::node::{Node, Served};
 use crate::settings::DeviceSize;
-use crate::shared::Portion;
+use crate::shared::{CHOICE, Portion};
+
+/// The group of the options for ranks and copies.
+pub(super) const RANKS: &str = "Ranks and copies";
+
+/// The most copies that one command runs of a program.
+const MOST_COPIES: u32 = 1024;
+
+/// The ways to choose a device, of which a command line has one at most.
+#[derive(Args, Debug)]
+#[group(id = "choosing", multiple = false)]
+pub(super) struct ChooseArgs {
+    /// Use the least busy device that accepts the program
+    #[arg(long, help_heading = CHOICE)]
+    pub any: bool,
+    /// Use the device of this rank (MPI, torchrun or Slurm)
+    #[arg(long, group = "ranked", help_heading = RANKS)]
+    pub by_rank: bool,
+    /// Run N copies of the program, spread over the devices
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = number::<1, MOST_COPIES>,
+        help_heading = RANKS
+    )]
+    pub copies: Option<u32>,
+}
 
 /// A device that programs run on.
 pub(super) struct Target {

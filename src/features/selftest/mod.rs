@@ -28,7 +28,7 @@ use crate::error::{CommandError, ErrorContext as _, Result, command_error, decli
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, root_hint, to_printable};
 use crate::node::{Node, Observer};
-use crate::render::{ask_yes_no, can_ask, note, print, print_lines};
+use crate::render::{ask_yes_no, can_ask, examples_and_statuses, note, print, print_lines};
 use crate::state::{SelftestRecord, Writer};
 
 use finding::{TestFinding, Verdict};
@@ -36,41 +36,43 @@ use plan::TestPlan;
 use report::{render_report, summary_line};
 use tester::{Abilities, Tester};
 
-/// Test MIG and MPS on this node's own GPUs
+/// Test MIG and MPS on the GPUs of this node
 ///
-/// Makes instances and daemons with the commands of mig-mps, runs programs on them, and compares what the driver
-/// and CUDA show with the catalog. Refuses GPUs that are in use. Afterwards each GPU has the MIG mode and the
-/// instances that it had before. After a crash or a reboot, the next command that changes the node restores the
-/// GPU. Exits with 1 if something differs.
+/// Creates instances and daemons, runs programs on them, and compares what the driver and CUDA report with the catalog.
+/// Refuses GPUs that are in use. Restores the MIG mode and the instances of each GPU at the end. After a crash or a
+/// reboot, the next command that changes the node restores them.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("sudo mig-mps selftest --dry-run", "Show the planned tests"),
+    ("sudo mig-mps selftest --gpu 0 --report report.txt", "Test GPU 0"),
+], &[("1", "a value differs"), ("4", "a GPU was refused")]))]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct SelftestArgs {
-    /// Test this GPU: an index, a UUID, a PCI address or a device file [default: all]
-    #[arg(long = "gpu", value_name = "N")]
+    /// Test this GPU (index, UUID or PCI address) [default: all]
+    #[arg(long = "gpu", value_name = "N", help_heading = "Tests")]
     gpus: Vec<String>,
-    /// Make each instance profile once, and test programs on the smallest device only
-    #[arg(long)]
+    /// Test each instance profile at one placement, and fewer programs
+    #[arg(long, help_heading = "Tests")]
     quick: bool,
-    /// Test whole GPUs only, and leave MIG modes as they are
-    #[arg(long)]
+    /// Test only whole GPUs, and leave MIG modes unchanged
+    #[arg(long, help_heading = "Tests")]
     no_mig: bool,
-    /// Reset a GPU whose MIG mode cannot be switched without a reset
-    #[arg(long, conflicts_with = "no_mig")]
+    /// Reset a GPU if its MIG mode cannot change otherwise
+    #[arg(long, conflicts_with = "no_mig", help_heading = "MIG mode")]
     reset: bool,
-    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
-    /// while its MIG mode is switched or instances are destroyed, and start them again
-    #[arg(long)]
+    /// Stop monitoring services during the change
+    #[arg(long, help_heading = "MIG mode")]
     stop_holders: bool,
-    /// Confirm that Slurm and Kubernetes start nothing on this node: it is drained or cordoned
-    #[arg(long)]
+    /// Confirm that the node is drained in Slurm and Kubernetes
+    #[arg(long, help_heading = "Plan")]
     drained: bool,
-    /// Show what would be tested and change nothing
-    #[arg(long)]
+    /// Show the planned tests and change nothing
+    #[arg(long, help_heading = "Plan")]
     dry_run: bool,
-    /// Do not ask
-    #[arg(long, short)]
+    /// Do not ask for confirmation
+    #[arg(long, short, help_heading = "Plan")]
     yes: bool,
-    /// Also write a report to this file, without the names of users and machines, serial numbers and UUIDs
+    /// Also write a report without names and UUIDs to FILE
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     report: Option<PathBuf>,
 }

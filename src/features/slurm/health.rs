@@ -10,17 +10,20 @@ use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{shorten_command, to_printable};
 use crate::node::{Detail, Node, observe};
-use crate::render::{note, print};
+use crate::render::{examples_and_statuses, note, print};
 use crate::shared::jobs::heal_devices;
 
-/// Drain this node in Slurm if a device is broken: for Slurm's health check
+/// Drain this node if a device is broken (called by Slurm)
 ///
-/// Heals what can be healed without disrupting anybody. If something is still wrong, drains the node with the reason
-/// `mig-mps: …`. A node that somebody else has drained keeps its reason, except those that Slurm gives itself, such as
-/// "Prolog error".
+/// First heals the devices that can be healed without disrupting a program. The reason of the drain begins with
+/// `mig-mps:`. If the node is already drained for a reason that Slurm itself did not set, the reason stays.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("exec mig-mps slurm health", "In the script for HealthCheckProgram="),
+    ("exec mig-mps slurm health --resume", "Also resume the node later"),
+], &[("3", "a device is broken")]))]
 pub(super) struct HealthArgs {
-    /// If mig-mps has drained the node and nothing is wrong now, let it take jobs again
+    /// Resume the node if mig-mps drained it and no problem remains
     #[arg(long)]
     resume: bool,
 }

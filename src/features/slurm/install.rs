@@ -16,19 +16,23 @@ use crate::host::{
     Environment, OwnFile, check_trusted_program, directory_of, is_shell_safe,
     part_closed_to_others, quote_for_shell, root_hint, to_printable,
 };
-use crate::render::{note, print};
+use crate::render::{examples, note, print};
 
-/// Write the scripts that Slurm runs, and print the lines of its configuration
+/// Write the scripts that Slurm runs, and print its configuration
 ///
-/// Writes mig-mps-prolog, -epilog, -task-prolog and -health, and prints what slurm.conf lacks to run them, with the lines
-/// of `slurm gres`. Slurm's own files stay as they are, and so does every script that mig-mps did not write: where
-/// slurm.conf names another one, the output says how that one calls ours.
+/// Writes mig-mps-prolog, mig-mps-epilog, mig-mps-task-prolog and mig-mps-health. Prints the lines that slurm.conf lacks,
+/// and the lines of `slurm gres`. Does not change slurm.conf, gres.conf or scripts of others. If slurm.conf already runs
+/// another script, the output shows how to call the new one from it.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("mig-mps slurm install --dry-run", "Print the scripts and the configuration"),
+    ("sudo mig-mps slurm install", "Write the scripts to /etc/slurm"),
+]))]
 pub(super) struct InstallArgs {
-    /// Directory of the scripts; created if it does not exist [default: /etc/slurm]
+    /// Directory of the scripts [default: /etc/slurm]
     #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath)]
     dir: Option<PathBuf>,
-    /// Print the scripts too, and write nothing
+    /// Print the scripts instead of writing them
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

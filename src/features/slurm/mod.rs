@@ -24,15 +24,20 @@ use clap::{Args, Subcommand};
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
+use crate::render::examples;
 
 pub use conf::{Gres, GresConf, SlurmFiles, gres_of_node, numbered};
 pub use job::SlurmJob;
 
 /// Give devices to Slurm jobs
 ///
-/// Prints Slurm's configuration of the devices, and is called by Slurm when a job begins and ends. Slurm takes no
-/// arguments for its prologs: `slurm install` writes scripts without.
+/// Prints the Slurm configuration for the devices of this node, and implements the prologs, the epilog and the health
+/// check that Slurm runs. `slurm install` writes a script for each, because Slurm passes no arguments to a prolog.
 #[derive(Args, Debug)]
+#[command(after_help = examples(&[
+    ("sudo mig-mps slurm install", "Write the scripts, and print what to configure"),
+    ("mig-mps slurm gres --check", "Compare gres.conf and slurm.conf with the node"),
+]))]
 pub struct SlurmArgs {
     #[command(subcommand)]
     command: SlurmCommand,
@@ -42,22 +47,30 @@ pub struct SlurmArgs {
 enum SlurmCommand {
     Install(install::InstallArgs),
     Gres(numbering::GresArgs),
-    /// Prepare the devices of a job that begins: for slurm.conf's Prolog
+    /// Prepare the devices of a job (called by Slurm)
     ///
-    /// Checks that each device of the job takes programs of its user, by becoming a client as that user. Heals a device
-    /// whose daemon died, or that hangs without clients. If a device is still not ready the job is not started, and Slurm
-    /// drains the node. A job without GPUs costs nothing.
+    /// Becomes a client of each device of the job, as the user of the job. Heals a device if its daemon died, or hangs
+    /// without clients. If a device does not accept the user's programs, the job does not start, and Slurm drains the node.
+    #[command(after_help = examples(&[
+        ("exec mig-mps slurm prolog", "In the script for Prolog="),
+    ]))]
     Prolog,
-    /// Give a task the environment of its device: for Slurm's task prolog
+    /// Print the environment of a task (called by Slurm)
     ///
-    /// Prints the lines by which Slurm sets variables: the pipe directory of the step's device, and the device's UUID. With
-    /// several devices each task gets one by its rank on the node, in turn.
-    /// If the device cannot be found out, the task is not started.
+    /// Prints the lines with which Slurm sets the pipe directory and the UUID of the task's device. If a job step has
+    /// several devices, each task gets one of them by its rank on the node. If the device cannot be determined, the task
+    /// does not start.
+    #[command(after_help = examples(&[
+        ("exec mig-mps slurm task-prolog", "In the script for TaskProlog="),
+    ]))]
     TaskProlog,
-    /// Clean up after a job: for slurm.conf's Epilog
+    /// Clean up after a job (called by Slurm)
     ///
-    /// Ends the programs that the job has left on devices, and names them. A process is the job's by its control group, or,
-    /// where Slurm makes none, by its user and the job's id in its environment. Other jobs' programs stay.
+    /// Ends the programs that the job left on devices, and lists them. The control group of a process determines its job.
+    /// If Slurm creates no control groups, the user and the job ID in the environment determine it.
+    #[command(after_help = examples(&[
+        ("exec mig-mps slurm epilog", "In the script for Epilog="),
+    ]))]
     Epilog,
     Health(health::HealthArgs),
 }

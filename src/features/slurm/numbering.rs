@@ -17,7 +17,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::format::group_by;
-use crate::render::{note, print};
+use crate::render::{examples_and_statuses, note, print};
 use crate::settings::Serve;
 
 /// Returns the devices that have a daemon, as Slurm counts them. The node is one with its geometry.
@@ -165,16 +165,16 @@ fn name_by_uuid(node: &Node, uuid: &str) -> Result<String> {
 /// The lines to print.
 #[derive(Args, Debug)]
 pub(super) struct LineArgs {
-    /// Let N jobs share each device, as shards [default: the share of each device that has one]
+    /// Let N jobs share each device [default: its `share`]
     #[arg(long, value_name = "N", value_parser = number::<1, { u32::MAX }>)]
     shard: Option<u32>,
-    /// Name one file of each device, as Slurm 22.05 needs it in a cluster with shards
-    #[arg(long)]
+    /// List one file of each device, as Slurm 22.05 requires in a cluster with shards
+    #[arg(long, hide_short_help = true)]
     one_file: bool,
-    /// Name of the node in Slurm [default: that of this slurmd, or of the host]
+    /// Name of this node in Slurm [default: that of slurmd]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Call the devices of a type as the site does, such as 3g.40gb=a100l.3; may be repeated
+    /// Rename a type, such as 3g.40gb=a100l.3 (repeatable)
     #[arg(long = "type", value_name = "TYPE=NAME", value_parser = renamed_type)]
     types: Vec<(String, String)>,
 }
@@ -189,15 +189,20 @@ fn renamed_type(text: &str) -> std::result::Result<(String, String), &'static st
     }
 }
 
-/// Print the lines of gres.conf and slurm.conf for the devices of this node
+/// Print the lines of gres.conf and slurm.conf for this node
 ///
-/// A device's Type is its profile name, or the product of a whole GPU, unless --type gives another. Slurm numbers the GPUs
-/// of a node by the types in its Gres=, so both lines belong together.
+/// The Type of a device is its instance profile, or the product of a whole GPU. Slurm numbers the GPUs of a node by the
+/// types in Gres=, so always install the lines of both files.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps slurm gres", "Print the lines"),
+    ("mig-mps slurm gres --check", "Compare with the files"),
+    ("mig-mps slurm gres --type 3g.40gb=a100l.3", "Rename a type"),
+], &[("3", "the files differ (with --check)")]))]
 pub(super) struct GresArgs {
     #[command(flatten)]
     lines: LineArgs,
-    /// Compare with the files in use; the exit status is 3 if they differ
+    /// Compare the lines with the installed files
     #[arg(long)]
     check: bool,
 }

@@ -24,7 +24,7 @@ use crate::host::{
     join_words, root_hint, write_files_into,
 };
 use crate::profile::Profile;
-use crate::render::{note, print};
+use crate::render::{examples, note, print};
 
 use pod::{check_not_owned_by_pod, install_from_pod};
 use units::{
@@ -37,46 +37,50 @@ const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
 const PACKAGED_PLUGIN: &str = "/usr/bin/mig-mps-device-plugin";
 const PACKAGED_METRICS: &str = "/var/lib/prometheus/node-exporter";
 
-/// Print or install systemd units that apply a profile at boot and heal daemons
+/// Apply a profile at boot, and restart daemons that die
 ///
-/// MIG instances and daemons do not survive a reboot. mig-mps.service applies the profile at boot, before Slurm,
-/// container engines and DCGM start, and stops the daemons at shutdown. mig-mps-heal.timer runs `heal` every minute.
-/// Nothing else stays running, but for the device plugin. Without --install it prints the units.
+/// Prints systemd units, and writes them with --install. At boot, mig-mps.service applies the profile before Slurm,
+/// container engines and DCGM start. At shutdown, it stops the daemons. Every minute, mig-mps-heal.timer runs `heal`. Only
+/// the device plugin of Kubernetes keeps running.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps systemd [OPTIONS] [PROFILE]\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
+    override_usage = "mig-mps systemd [OPTIONS] [PROFILE]\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]",
+    after_help = examples(&[
+        ("mig-mps systemd profile.toml", "Print the units"),
+        ("sudo mig-mps systemd profile.toml --install --enable", "Install them"),
+        ("sudo mig-mps systemd --uninstall", "Remove the units"),
+    ])
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 pub struct SystemdArgs {
-    /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
-    /// [default: /etc/mig-mps/profile.toml]
+    /// TOML file, built-in profile, or - for standard input [default: /etc/mig-mps/profile.toml]
     #[arg(value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
-    /// Write the units, and copy the profile to /etc/mig-mps/profile.toml if there is none
-    #[arg(long)]
+    /// Write the units, and the profile if none is installed
+    #[arg(long, help_heading = "Installation")]
     install: bool,
-    /// Also enable the service and start the others; the service itself starts at the next boot
-    #[arg(long, requires = "install")]
+    /// Also enable the units (applies the profile at the next boot)
+    #[arg(long, requires = "install", help_heading = "Installation")]
     enable: bool,
-    /// Also write metrics to this directory of a node exporter, by two timers
-    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
+    /// Also write metrics to DIR, for a node exporter
+    #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
     metrics: Option<PathBuf>,
-    /// Also offer devices to the kubelet, by mig-mps-device-plugin beside this program
-    #[arg(long, conflicts_with = "uninstall")]
+    /// Also offer devices to the kubelet
+    #[arg(long, conflicts_with = "uninstall", help_heading = "Integration")]
     kubernetes: bool,
-    /// Directory of the kubelet, if it is not /var/lib/kubelet
-    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
+    /// Directory of the kubelet [default: /var/lib/kubelet]
+    #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
     kubelet: Option<PathBuf>,
-    /// Address at which the device plugin serves metrics over HTTP, such as 127.0.0.1:19835
-    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "kubernetes")]
+    /// Serve plugin metrics at ADDR, such as [::]:19835
+    #[arg(long, help_heading = "Integration", value_name = "ADDR", value_parser = socket_address, requires = "kubernetes")]
     plugin_metrics: Option<SocketAddr>,
     /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
     #[arg(long, hide = true, requires_all = ["profile", "kubernetes"], conflicts_with_all = ["install", "metrics", "uninstall"])]
     pod: bool,
-    /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
-    #[arg(long, conflicts_with = "install")]
+    /// Disable and remove the units, and PROFILE if it is installed
+    #[arg(long, conflicts_with = "install", help_heading = "Installation")]
     uninstall: bool,
-    /// Directory for the units of a package that has this program in /usr/bin; created if it does not exist
+    /// Write the units of a package with the program in /usr/bin to DIR
     #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "metrics", "kubernetes", "uninstall"])]
     package: Option<PathBuf>,
 }

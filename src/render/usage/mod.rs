@@ -1,6 +1,7 @@
 //! Mistakes on the command line, in clap's words, with what was probably meant.
 
 mod forms;
+mod help;
 mod options;
 mod words;
 
@@ -9,6 +10,10 @@ use clap::{Command, Error};
 
 use super::json::Message;
 
+pub use help::{
+    OTHER_OPTIONS, STYLES, examples, examples_and_statuses, with_help_form, with_page_form,
+    with_topics,
+};
 pub use words::{command_for, words_for};
 
 use forms::{form_of_program, form_of_settings};

@@ -111,9 +111,9 @@ const OTHER_OPTIONS: &[Row] = &[
     (
         &["status"],
         &["-w"],
-        "--watch shows it again and again; --columns all shows every column",
+        "--watch shows it again and again; --columns selects the columns",
     ),
-    (&["status"], &["--wide"], "--columns all shows every column"),
+    (&["status"], &["--wide"], "--columns selects the columns"),
     (
         &["list", "status"],
         &[
@@ -225,7 +225,7 @@ fn form_of_output(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
     Some(match format.as_deref() {
         Some("json" | "yaml") | None if has_json => format!("mig-mps {command} --json prints JSON"),
         Some("wide") if command == "status" => {
-            "mig-mps status --columns all shows every column".to_owned()
+            "mig-mps status --columns selects the columns".to_owned()
         }
         _ => "--json prints JSON, where a command has it".to_owned(),
     })

@@ -43,6 +43,8 @@ fn the_program_and_each_subcommand_have_a_manual_page() {
     let up = page("mig-mps-up.1");
     assert_contains(&up, &format!("\"mig-mps {}\"", env!("CARGO_PKG_VERSION")));
     assert_contains(&up, "\\fB\\-\\-dry\\-run\\fR");
+    // A page also has the options that help leaves out.
+    assert_contains(&up, "\\fB\\-\\-progress\\fR");
 
     // Pages of an earlier version are replaced.
     fs::write(dir.join("mig-mps-up.1"), "old").unwrap();

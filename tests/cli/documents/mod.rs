@@ -2,6 +2,7 @@
 
 mod completions;
 mod handout;
+mod help;
 mod json;
 mod json_extremes;
 mod lab;

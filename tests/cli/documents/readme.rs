@@ -247,7 +247,7 @@ fn help_shows_chapters_and_commands() {
     let up = without_gpu(&["help", "up"], "").ended(0).stdout;
     assert_eq!(up, without_gpu(&["up", "--help"], "").ended(0).stdout);
     assert!(
-        up.contains("Manual: mig-mps help profile, mig-mps help recipes"),
+        up.contains("See also: mig-mps help profile, changing"),
         "{up}"
     );
     let slurm = without_gpu(&["help", "slurm", "prolog"], "")

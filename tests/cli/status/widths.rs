@@ -147,7 +147,7 @@ fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     let help = assert_fits(&sim.in_terminal(TERMINAL, "help", 80));
     assert_contains(
         &help,
-        "\n  heal             Start daemons that died, and restart those that hang without\n                   clients\n",
+        "\n  start            First steps: on a GPU server, for a job without root, in a\n                   cluster\n",
     );
     assert_contains(&help, "\n  man              Write manual pages");
     assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"

@@ -336,7 +336,7 @@ pub(super) fn ask_jobs<'a>(
         form: "Size such as 10G, or any",
         default: "any",
     };
-    interview.flag_or_ask("--memory", given_memory, question, |memory| {
+    interview.flag_or_ask("--min-memory", given_memory, question, |memory| {
         distribute_jobs(supply, jobs, *memory)
     })
 }

@@ -27,7 +27,7 @@ use crate::node::lost_gpu_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::format_count;
-use crate::render::{Question, ask_yes_no, note, print};
+use crate::render::{Question, ask_yes_no, examples_and_statuses, note, print};
 use crate::settings::Serve;
 use crate::shared::DraftProfile;
 
@@ -36,50 +36,65 @@ use first_profile::{GroupSupply, PartitionChoice, Supply, first_profile, with_us
 use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, end_of_input};
 use partition::Aim;
 
-/// Write a first profile by asking a few questions
+/// The groups of options that answer questions.
+const ANSWERS: &str = "Answers";
+const MEASURED: &str = "Measured programs";
+
+/// Create a profile by answering a few questions
 ///
-/// Asks how the GPUs of this node are to be shared, shows the layouts that fit, and writes the chosen
-/// one as a profile with comments. Changes nothing on the node. Each question has an option that
-/// answers it; without a terminal all are needed, or --yes.
+/// Asks how to share the GPUs of this node, shows the layouts that fit, and writes the chosen layout as a profile with
+/// comments. Changes nothing on the node. Each question has an option that answers it. Without a terminal, pass all of
+/// these options, or --yes.
 #[derive(Args, Debug)]
+#[command(after_help = examples_and_statuses(&[
+    ("mig-mps init", "Write profile.toml"),
+    ("mig-mps init class.toml --jobs 4 --yes", "Fit four jobs"),
+    ("mig-mps init - --gpu h100-80gb-sxm:8 --jobs 16 --yes", "Plan for others"),
+], &[("5", "the jobs or programs need more than the GPUs offer")]))]
 pub struct InitArgs {
-    /// Profile to write, or - for standard output
+    /// File to write, or - for standard output
     #[arg(default_value = "profile.toml", value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Write it for these GPUs, such as a100-80gb:8, instead of this node's
+    /// Plan for GPUs such as a100-80gb:8
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]")]
     gpus: Vec<GpuArgument>,
-    /// GPUs to keep whole, each with a daemon of its own: 0-1,7, none or all
-    #[arg(long, value_name = "INDICES")]
+    /// GPUs to keep whole, such as 0-1,7, none or all
+    #[arg(long, value_name = "GPUS", help_heading = ANSWERS)]
     whole: Option<KeptWhole>,
-    /// Jobs to run at once, each on a device of its own
-    #[arg(long, value_name = "NUMBER")]
+    /// Number of jobs to run at once, each on a device
+    #[arg(long, value_name = "N", help_heading = ANSWERS)]
     jobs: Option<Positive>,
-    /// Memory that each job must have, such as 10G, or any
-    #[arg(long, value_name = "SIZE")]
+    /// Memory that each job needs, such as 10G, or any
+    #[arg(
+        long = "min-memory",
+        alias = "memory",
+        value_name = "SIZE",
+        help_heading = ANSWERS
+    )]
     memory: Option<LeastMemory>,
-    /// Several users of a device at once: no, yes, or a value of serve such as group:NAME
-    #[arg(long, value_name = "USERS")]
+    /// Let users share a device: no, yes, or group:NAME
+    #[arg(long, value_name = "WHO", help_heading = ANSWERS)]
     serve: Option<Users>,
-    /// Number of the layout to write; with several products one for each, such as 1,2
-    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    /// Layout to write, by its number (1,2 for two products)
+    #[arg(long, value_name = "N", value_delimiter = ',', help_heading = ANSWERS)]
     layout: Vec<Positive>,
-    /// Figures of programs, as compare --save writes them: asks how much of each is to run, instead of about jobs
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
+    /// Ask about programs measured with `compare --save`
+    #[arg(long, help_heading = MEASURED, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
         conflicts_with_all = ["whole", "jobs", "memory", "layout"])]
     measured: Vec<PathBuf>,
-    /// Amount of a program with figures: copies such as bert=3x, a rate such as bert=500, or bert=none
+    /// Copies (bert=3x), a rate (bert=500), or none
     #[arg(
         long,
+        help_heading = MEASURED,
         value_name = "PROGRAM=AMOUNT",
         value_delimiter = ',',
         requires = "measured"
     )]
     want: Vec<WantedAmount>,
-    /// Do not ask: take the default of each question without an option
+    /// Use the default answers to all other questions
     #[arg(long, short)]
     yes: bool,
-    /// Replace the file if it exists
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -178,7 +193,7 @@ fn check_no_partition_flags(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()
     }
     let flags = [
         ("--jobs", args.jobs.is_some()),
-        ("--memory", args.memory.is_some()),
+        ("--min-memory", args.memory.is_some()),
         ("--layout", !args.layout.is_empty()),
     ];
     for (flag, is_given) in flags {
