@@ -31,6 +31,7 @@ const OF_CARGO_SIM: &str = "cargo sim: ";
 fn documents() -> Vec<(String, String)> {
     let manual = fs::read_dir(repository().join("src/manual")).unwrap();
     let files = manual.map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| !file.ends_with("README.md"));
     let chapters = files.filter(|file| file.extension().is_some_and(|end| end == "md"));
     let all = chapters.chain([repository().join("README.md")]);
     all.map(|path| {
