@@ -2,6 +2,7 @@
 
 mod index;
 pub mod pages;
+mod roff;
 mod search;
 mod subjects;
 mod text;
@@ -20,7 +21,7 @@ use crate::render::{self, command_for, print_paged, terminal_width, wrap_behind}
 use index::places_of;
 use search::search_manual;
 use text::{render_markdown, section};
-use topics::Part;
+use topics::{Part, Topic};
 
 pub use subjects::HelpSubjects;
 pub use topics::{ALIASES, TOPICS};
