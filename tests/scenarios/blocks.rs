@@ -184,7 +184,8 @@ fn wanted(line: &str) -> Vec<String> {
 fn is_example(line: &str, said: &str) -> bool {
     let mut pattern = regex::escape(said);
     for (from, to) in [
-        (r"\\\[PID\\\]", r"\d+"),
+        // The program that the reader of the tutorial starts.
+        (r"\\\[(?:PID|reader)\\\]", r"\d+"),
         (r"\\\[TIME\\\]", r"(?:[0-9.]+ m?s|\w+)"),
         (r"\\\[UUID\\\]", r"(?:[0-9a-f\-]{36}|…)"),
         (r"\\\[DIR\\\][\w/]*", r"/[\w/]+"),

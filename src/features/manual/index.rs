@@ -76,7 +76,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         &["maintenance", "reboot", "autostart"],
         &[
             at("help upgrades", "The driver or the kernel, with a reboot"),
-            at("help install", "The packages"),
+            at("help install", "From a package"),
             at("systemd --help", "applies a profile at every boot"),
         ],
     ),

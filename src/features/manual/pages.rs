@@ -39,7 +39,10 @@ pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
     write_files_into(&args.dir, &[])
         .context(format_args!("cannot write manual pages to {shown}"))?;
     for section in [1, 5, 7] {
-        for topic in TOPICS.iter().filter(|topic| section_of(topic) == section) {
+        for topic in TOPICS
+            .iter()
+            .filter(|topic| section_of(topic.name) == section)
+        {
             let name = format!("mig-mps-{}.{section}", topic.name);
             pages.push((name, render_roff(topic, section).into_bytes()));
         }

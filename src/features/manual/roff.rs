@@ -8,8 +8,8 @@ use super::Topic;
 use super::text::chapter_of;
 
 /// The section of the manual to which a chapter belongs: files, or all kinds of things.
-pub fn section_of(topic: &Topic) -> u8 {
-    if topic.name == "profile" { 5 } else { 7 }
+pub fn section_of(topic: &str) -> u8 {
+    if topic == "profile" { 5 } else { 7 }
 }
 
 /// Formats a chapter as a manual page. Pictures are left out.
@@ -17,7 +17,7 @@ pub fn render_roff(topic: &Topic, section: u8) -> String {
     let mut page = Page {
         // The first line asks for the program that formats tables.
         out: format!(
-            "'\\\" t\n.TH mig-mps-{name} {section} \"\" \"mig-mps {version}\"\n.SH NAME\nmig\\-mps\\-{name} \\- {about}\n\
+            "'\\\" t\n.TH mig-mps-{name} {section} \"\" \"mig-mps {version}\"\n.ad l\n.nh\n.SH NAME\nmig\\-mps\\-{name} \\- {about}\n\
              .SH DESCRIPTION\n",
             name = topic.name,
             version = env!("CARGO_PKG_VERSION"),
@@ -104,7 +104,9 @@ impl Page {
             TagEnd::Image => self.is_picture = false,
             TagEnd::Link => {
                 if let Some(name) = chapter_of(&self.link) {
-                    let _ = write!(self.text, " (\\fBmig\\-mps\\-{}\\fR)", escape(&name));
+                    let section = section_of(&name);
+                    let name = escape(&name);
+                    let _ = write!(self.text, " (\\fBmig\\-mps\\-{name}\\fR({section}))");
                 }
             }
             TagEnd::Paragraph | TagEnd::Item => self.flush(),
@@ -172,7 +174,7 @@ mod tests {
         let (_, text) = page.split_once(".SH DESCRIPTION\n").unwrap();
         assert_eq!(
             text,
-            ".PP\nSee files (\\fBmig\\-mps\\-install\\fR) and \\fBup \\-\\-yes\\fR\\&.\n.SH Steps\n.IP 1. 4\nOne\n.IP 2. 4\nTwo\n\
+            ".PP\nSee files (\\fBmig\\-mps\\-install\\fR(7)) and \\fBup \\-\\-yes\\fR\\&.\n.SH Steps\n.IP 1. 4\nOne\n.IP 2. 4\nTwo\n\
              .PP\n.RS 4\n.nf\n\\&.a \\e\n.fi\n.RE\n.TS\nlx lx.\nT{\na\nT}\tT{\nb\nT}\nT{\nc\nT}\tT{\nd\nT}\n.TE\n"
         );
     }

@@ -48,7 +48,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order in which people need them.
-pub const TOPICS: [Topic; 22] = [
+pub const TOPICS: [Topic; 23] = [
     topic!(
         Start,
         "install",
@@ -160,6 +160,12 @@ pub const TOPICS: [Topic; 22] = [
     ),
     topic!(
         Reference,
+        "drivers",
+        "What each driver and each GPU model allows",
+        ["list", "check"]
+    ),
+    topic!(
+        Reference,
         "security",
         "What users of a device can do to each other and to root",
         ["up", "down", "restart"]
@@ -197,7 +203,7 @@ const fn alias(name: &'static str, topic: &'static str, section: Option<&'static
 }
 
 /// Other words that `mig-mps help` takes.
-pub const ALIASES: [Alias; 16] = [
+pub const ALIASES: [Alias; 19] = [
     alias(
         "advise",
         "sizing",
@@ -211,11 +217,14 @@ pub const ALIASES: [Alias; 16] = [
     alias("diagnosis", "checks", None),
     alias("environment", "interfaces", Some("Environment and files")),
     alias("exit-status", "interfaces", Some("Exit statuses")),
+    alias("faq", "troubleshooting", Some("Frequent questions")),
     alias("glossary", "concepts", Some("Glossary")),
+    alias("files", "interfaces", Some("Environment and files")),
     alias("hardware", "evidence", None),
     alias("json", "interfaces", Some("JSON for programs")),
     alias("mig-parted", "other-tools", Some("mig-parted")),
     alias("selftest", "evidence", Some("Testing a node's own GPUs")),
+    alias("stability", "interfaces", Some("Stability")),
     alias("start", "tutorial", Some("First steps")),
     alias("states", "status", None),
 ];

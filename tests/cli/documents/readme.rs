@@ -1,15 +1,16 @@
 //! The README and the manual say what the program does.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use mig_mps::internals::config::VARIABLES;
 use mig_mps::internals::failure::ExitStatus;
-use mig_mps::internals::manual::TOPICS;
+use mig_mps::internals::manual::{ALIASES, TOPICS};
 use mig_mps::internals::profile::Profile;
 
-use testkit::{repository, without_gpu};
+use testkit::{is_shipped, repository, without_gpu};
 
 /// The README and every chapter of the manual.
 pub(crate) fn documents() -> Vec<(PathBuf, String)> {
@@ -188,6 +189,51 @@ fn the_readme_is_short_and_lists_every_topic() {
     );
 }
 
+/// For those who read the manual where its files are.
+#[test]
+fn the_shipped_manual_has_an_index() {
+    let mut index =
+        "# The manual of mig-mps\n\nIn a terminal, `mig-mps help TOPIC` shows a chapter, and \
+                     `mig-mps help WORD` searches all chapters.\n"
+            .to_owned();
+    let mut part = "";
+    for topic in &TOPICS {
+        if topic.part.title() != part {
+            part = topic.part.title();
+            let _ = write!(index, "\n## {part}\n\n| topic | about |\n|---|---|\n");
+        }
+        let _ = writeln!(index, "| [{0}]({0}.md) | {1} |", topic.name, topic.about);
+    }
+    is_shipped("src/manual/README.md", &index);
+}
+
+/// Names that chapters had, and other words, show the section that they are about.
+#[test]
+fn other_words_show_sections() {
+    for alias in &ALIASES {
+        let shown = without_gpu(&["help", alias.name], "").ended(0).stdout;
+        let chapter = without_gpu(&["help", alias.topic], "").ended(0).stdout;
+        let Some(title) = alias.section else {
+            assert_eq!(shown, chapter, "{}", alias.name);
+            continue;
+        };
+        assert!(shown.starts_with(&format!("{title}\n\n")), "{shown}");
+        let end = format!("\n\nThis is a section of `mig-mps help {}`.\n", alias.topic);
+        assert!(
+            chapter.contains(shown.strip_suffix(&end).unwrap()),
+            "{shown}"
+        );
+    }
+    let statuses = without_gpu(&["help", "exit-status"], "").ended(0).stdout;
+    assert!(!statuses.contains("MIG_MPS_RUN_DIR"), "{statuses}");
+    // A link names the word of its section.
+    let profile = without_gpu(&["help", "profile"], "").ended(0).stdout;
+    assert!(
+        profile.contains("(`mig-mps help exit-status`)"),
+        "{profile}"
+    );
+}
+
 #[test]
 fn help_lists_every_command_and_topic() {
     let program = mig_mps::cli::command();
@@ -252,7 +298,7 @@ fn help_shows_chapters_and_commands() {
     let up = without_gpu(&["help", "up"], "").ended(0).stdout;
     assert_eq!(up, without_gpu(&["up", "--help"], "").ended(0).stdout);
     assert!(
-        up.contains("Manual: mig-mps help profile, mig-mps help recipes"),
+        up.contains("Manual: mig-mps help profile, mig-mps help changing"),
         "{up}"
     );
     let slurm = without_gpu(&["help", "slurm", "prolog"], "")
