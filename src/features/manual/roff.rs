@@ -54,7 +54,7 @@ impl Page {
             Event::End(tag) => self.close_tag(tag),
             Event::Text(_) if self.is_picture => {}
             Event::Text(text) => self.text += &escape(&text),
-            Event::Code(code) => self.text += &format!("\\fB{}\\fR", escape(&code)),
+            Event::Code(code) => drop(write!(self.text, "\\fB{}\\fR", escape(&code))),
             Event::SoftBreak | Event::HardBreak => self.text.push('\n'),
             _ => {}
         }

@@ -21,7 +21,6 @@ const MAX_CODE_WIDTH: usize = 30;
 pub fn render_markdown(source: &str, width: usize) -> String {
     let mut page = Page {
         width,
-        has_colors: console::colors_enabled(),
         ..Page::default()
     };
     for event in Parser::new_ext(source, Options::ENABLE_TABLES) {
@@ -65,8 +64,6 @@ struct Page {
     /// The paragraph, heading or cell being read.
     text: String,
     is_strong: bool,
-    /// Code has a color. Otherwise it stands between marks, except in titles and tables.
-    has_colors: bool,
     is_in_table: bool,
     /// The lists being read; each with the number of its next item if it has numbers.
     lists: Vec<Option<u64>>,
@@ -173,7 +170,8 @@ impl Page {
         let is_short = measure_text_width(code) <= MAX_CODE_WIDTH;
         let kept = is_short.then(|| keep_together(code));
         let code = kept.as_deref().unwrap_or(code);
-        if self.has_colors || self.is_strong || self.is_in_table {
+        // Without a color, code stands between marks.
+        if console::colors_enabled() || self.is_strong || self.is_in_table {
             self.add_styled(code, &Style::new().green());
         } else {
             let _ = write!(self.text, "{CODE_MARK}{code}{CODE_MARK}");
