@@ -187,6 +187,9 @@ impl Page {
         if strip_ansi_codes(&self.text[start..]) == chapter {
             self.text.truncate(start);
             self.add_code(&command);
+        } else if self.text[..start].ends_with('(') {
+            self.text.push_str(": ");
+            self.add_code(&command);
         } else {
             self.text.push_str(" (");
             self.add_code(&command);
@@ -314,9 +317,9 @@ mod tests {
 
     #[test]
     fn a_link_to_a_chapter_is_the_command_that_shows_it() {
-        let source = "See [status](status.md), [open files](security.md#open-files) and [exit statuses]\
+        let source = "See [status](status.md) ([heal](boot.md#heal)), [open files](security.md#open-files) and [exit statuses]\
                       (interfaces.md#exit-statuses), not [this](#place) or [source](../../fixtures/simnode).";
-        let shown = "See `mig-mps help status`, open files (`mig-mps help security`) and exit statuses \
+        let shown = "See `mig-mps help status` (heal: `mig-mps help boot`), open files (`mig-mps help security`) and exit statuses \
                      (`mig-mps help exit-status`), not this or source.\n";
         assert_eq!(render_markdown(source, 200).replace(NO_BREAK, " "), shown);
     }
