@@ -111,7 +111,7 @@ pub mod internals {
         };
     }
     pub mod manual {
-        pub use crate::features::manual::TOPICS;
+        pub use crate::features::manual::{ALIASES, TOPICS};
     }
     pub mod node {
         pub use crate::node::{

@@ -191,14 +191,20 @@ fn sorted(listing: &str) -> (BTreeSet<String>, BTreeSet<String>, String) {
             assert_eq!(mode, "drwxr-xr-x", "{line}");
             continue;
         }
-        let many = [
-            ("/man/man1/", &mut pages),
-            ("/mig-mps/profiles/", &mut profiles),
-        ];
         let mut is_one = false;
-        for (directory, names) in many {
+        for directory in [
+            "/man/man1/",
+            "/man/man5/",
+            "/man/man7/",
+            "/mig-mps/profiles/",
+        ] {
             if let Some((_, name)) = path.split_once(directory) {
                 assert_eq!(mode, "-rw-r--r--", "{line}");
+                let names = if directory.starts_with("/man/") {
+                    &mut pages
+                } else {
+                    &mut profiles
+                };
                 names.insert(name.to_owned());
                 is_one = true;
             }
@@ -215,6 +221,9 @@ fn check_many(pages: &BTreeSet<String>, profiles: &BTreeSet<String>) {
     assert_eq!(*profiles, names("profiles"));
     for page in ["mig-mps", "mig-mps-up", "mig-mps-status"] {
         assert!(pages.contains(&format!("{page}.1.gz")), "{pages:?}");
+    }
+    for page in ["mig-mps-profile.5.gz", "mig-mps-running.7.gz"] {
+        assert!(pages.contains(page), "{pages:?}");
     }
 }
 

@@ -64,7 +64,9 @@ fn manual_pages_are_shown() {
     let Some(packages) = packages("manual_pages_are_shown", &["man"]) else {
         return;
     };
+    // Narrow columns of tables in chapters make roff warn.
     let script = "for page in /usr/share/man/man1/mig-mps*; do man -l --warnings \"$page\" >/tmp/page; test -s /tmp/page; done
+                  for page in /usr/share/man/man[57]/mig-mps*; do man -l \"$page\" >/tmp/page; test -s /tmp/page; done
                   man mig-mps-up | cat";
     let ran = installed(packages, script).ended(0);
     assert_eq!(ran.stderr, "");

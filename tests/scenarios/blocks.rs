@@ -31,6 +31,7 @@ const OF_CARGO_SIM: &str = "cargo sim: ";
 fn documents() -> Vec<(String, String)> {
     let manual = fs::read_dir(repository().join("src/manual")).unwrap();
     let files = manual.map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| !file.ends_with("README.md"));
     let chapters = files.filter(|file| file.extension().is_some_and(|end| end == "md"));
     let all = chapters.chain([repository().join("README.md")]);
     all.map(|path| {
@@ -183,7 +184,8 @@ fn wanted(line: &str) -> Vec<String> {
 fn is_example(line: &str, said: &str) -> bool {
     let mut pattern = regex::escape(said);
     for (from, to) in [
-        (r"\\\[PID\\\]", r"\d+"),
+        // The program that the reader of the tutorial starts.
+        (r"\\\[(?:PID|reader)\\\]", r"\d+"),
         (r"\\\[TIME\\\]", r"(?:[0-9.]+ m?s|\w+)"),
         (r"\\\[UUID\\\]", r"(?:[0-9a-f\-]{36}|…)"),
         (r"\\\[DIR\\\][\w/]*", r"/[\w/]+"),

@@ -29,7 +29,7 @@ macro_rules! scenarios {
 
 scenarios! {
     commands: advise check down export first_use import init list mistakes share status;
-    documents: operating profiles readme recipes running upgrades;
+    documents: operating profiles readme recipes running tutorial upgrades;
     messages: advise after_change clients convert daemons devices directories driver health history job joint left_out limits machines mig mistyped no_new plan private profile programs
         ready reset run selftest slurm systemd usage;
 }

@@ -149,7 +149,7 @@ fn load_wanted_and_figures(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted
     let mut all = load_wanted(wanted)?;
     if all.programs.is_empty() {
         let error = usage_error("no program is wanted");
-        return Err(error.with_hint("the file needs a [[program]] for each: mig-mps help advise"));
+        return Err(error.with_hint("the file needs a [[program]] for each: mig-mps help sizing"));
     }
     for path in measured {
         all.measured.extend(load_wanted(path)?.measured);

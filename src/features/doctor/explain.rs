@@ -64,7 +64,7 @@ fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
         Some(command) => error.with_hint(format!("did you mean mig-mps {command}?")),
         None => error,
     };
-    let error = error.with_hint("mig-mps help diagnosis lists all");
+    let error = error.with_hint("mig-mps help checks lists all");
     Err(error.with_hint(format!(
         "mig-mps help {} searches the manual",
         quote_for_shell(&shorten_command(word))

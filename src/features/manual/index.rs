@@ -76,7 +76,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         &["maintenance", "reboot", "autostart"],
         &[
             at("help upgrades", "The driver or the kernel, with a reboot"),
-            at("help boot", "The packages"),
+            at("help install", "From a package"),
             at("systemd --help", "applies a profile at every boot"),
         ],
     ),
@@ -115,13 +115,14 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         ],
     ),
     (
-        &["buy", "purchase", "how many gpus", "sizing", "capacity"],
+        &["buy", "purchase", "how many gpus", "capacity"],
         &[
             at(
                 "advise --help",
                 "which GPUs and layout programs with measured figures need",
             ),
             at("init --help", "asks what is wanted, and writes a profile"),
+            at("help sizing", "The smallest hardware for programs"),
         ],
     ),
     (
@@ -149,7 +150,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         &[
             at("status --by-user", "shows who uses how much"),
             at("kill --help", "ends a client"),
-            at("help clients", "How a client is ended"),
+            at("help changing", "Ending clients"),
             at("help troubleshooting", "A job is slow"),
             at("help profile", "MPS settings"),
         ],
@@ -168,7 +169,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
             "persistence mode",
         ],
         &[
-            at("help mig-parted", "Alongside NVIDIA's tools"),
+            at("help other-tools", "Alongside NVIDIA's tools"),
             at(
                 "doctor --help",
                 "finds tools that manage the same GPUs, and what holds them",
@@ -179,7 +180,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
     (
         &["nvidia smi", "smi"],
         &[
-            at("help mig-parted", "Alongside NVIDIA's tools"),
+            at("help other-tools", "Alongside NVIDIA's tools"),
             at(
                 "list --help",
                 "shows GPUs and MIG devices, and with --offers what each GPU offers",
@@ -200,7 +201,7 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
         ],
         &[
             at("help kubernetes", "Alongside NVIDIA's tools"),
-            at("help mig-parted", "Alongside NVIDIA's tools"),
+            at("help other-tools", "Alongside NVIDIA's tools"),
         ],
     ),
     (

@@ -2,9 +2,11 @@
 
 mod index;
 pub mod pages;
+mod roff;
 mod search;
 mod subjects;
 mod text;
+mod topics;
 
 use std::fmt::Write as _;
 
@@ -18,160 +20,11 @@ use crate::render::{self, command_for, print_paged, terminal_width, wrap_behind}
 
 use index::places_of;
 use search::search_manual;
-use text::render_markdown;
+use text::{render_markdown, section};
+use topics::{Part, Topic};
 
 pub use subjects::HelpSubjects;
-
-/// A chapter of the manual.
-#[derive(Debug)]
-pub struct Topic {
-    /// The word that `mig-mps help` takes.
-    pub name: &'static str,
-    pub about: &'static str,
-    pub text: &'static str,
-    /// The commands whose help refers to it.
-    pub commands: &'static [&'static str],
-}
-
-macro_rules! topic {
-    ($name:literal, $about:literal, $commands:expr) => {
-        Topic {
-            name: $name,
-            about: $about,
-            text: include_str!(concat!("../../manual/", $name, ".md")),
-            commands: &$commands,
-        }
-    };
-}
-
-/// Every topic, in the order in which people need them.
-pub const TOPICS: [Topic; 29] = [
-    topic!(
-        "start",
-        "First steps: on a GPU server, for a job without root, in a cluster",
-        ["init"]
-    ),
-    topic!(
-        "profile",
-        "The profile file: selectors, devices, MPS settings",
-        ["init", "plan", "up", "check", "set"]
-    ),
-    topic!(
-        "recipes",
-        "A class, a mail to users, a login default, roll back, Ansible",
-        ["down", "profiles"]
-    ),
-    topic!(
-        "running",
-        "How programs use devices",
-        ["run", "env", "verify"]
-    ),
-    topic!("glossary", "The words of MIG, MPS and mig-mps", ["list"]),
-    topic!(
-        "changing",
-        "How a node is changed, and who is disrupted",
-        [
-            "plan", "up", "down", "set", "restart", "start", "kill", "profiles"
-        ]
-    ),
-    topic!(
-        "states",
-        "States of devices, and what status shows",
-        ["status", "start"]
-    ),
-    topic!("clients", "How a client is ended", ["kill", "status"]),
-    topic!(
-        "troubleshooting",
-        "What goes wrong, and the remedy",
-        [
-            "up", "status", "logs", "doctor", "explain", "restart", "kill", "verify"
-        ]
-    ),
-    topic!(
-        "boot",
-        "What happens at boot, and healing",
-        ["up", "systemd", "heal"]
-    ),
-    topic!(
-        "containers",
-        "Devices in containers: Docker, podman, Kubernetes",
-        ["run", "cdi", "env"]
-    ),
-    topic!(
-        "kubernetes",
-        "Shares of devices for pods, by a device plugin of the kubelet",
-        ["run", "systemd", "env"]
-    ),
-    topic!("slurm", "Devices for Slurm jobs", ["run", "slurm"]),
-    topic!(
-        "jobs",
-        "Jobs of PBS, LSF, Grid Engine, HTCondor and others",
-        ["job"]
-    ),
-    topic!(
-        "monitoring",
-        "Metrics for Prometheus, and alerts",
-        ["systemd", "metrics"]
-    ),
-    topic!(
-        "checking",
-        "Whether profiles fit, here and without a GPU",
-        ["check", "plan"]
-    ),
-    topic!("comparing", "What MPS is worth to a program", ["compare"]),
-    topic!(
-        "advise",
-        "The smallest hardware for programs, by measurements",
-        ["advise", "compare", "init"]
-    ),
-    topic!(
-        "daemon-logs",
-        "What the daemons write, and what it means",
-        ["logs"]
-    ),
-    topic!(
-        "diagnosis",
-        "Checks that doctor makes, with their ids",
-        ["doctor", "explain", "status"]
-    ),
-    topic!(
-        "upgrades",
-        "Upgrades of mig-mps, the driver and the kernel",
-        ["systemd", "down"]
-    ),
-    topic!(
-        "selftest",
-        "Testing MIG and MPS on a node's own GPUs, and giving them back",
-        ["selftest"]
-    ),
-    topic!(
-        "hardware",
-        "Drivers, models, and what was tried on real GPUs",
-        ["list", "check", "selftest"]
-    ),
-    topic!(
-        "mig-parted",
-        "Import from and export to mig-parted; NVIDIA's other tools",
-        ["import", "export"]
-    ),
-    topic!(
-        "json",
-        "JSON for programs, and its schemas",
-        ["list", "status", "logs", "plan", "schema"]
-    ),
-    topic!("environment", "Environment variables and files", []),
-    topic!("exit-status", "Exit statuses", []),
-    topic!(
-        "security",
-        "What users of a device can do to each other and to root",
-        ["up", "run", "kill"]
-    ),
-    topic!(
-        "auditing",
-        "What root's commands do with processes and files of users",
-        ["down"]
-    ),
-];
+pub use topics::{ALIASES, TOPICS};
 
 /// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.
 pub fn setting_meaning(key: &str) -> String {
@@ -234,14 +87,15 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Returns the chapter or the help of a command that is called so, here or in other programs.
 fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     let lower = subject.to_lowercase();
-    let is_topic = TOPICS.iter().any(|topic| topic.name == lower);
-    let subject = match command_for(&lower).filter(|_| !is_topic) {
+    let is_ours = TOPICS.iter().any(|topic| topic.name == lower)
+        || ALIASES.iter().any(|alias| alias.name == lower);
+    let subject = match command_for(&lower).filter(|_| !is_ours) {
         Some(ours) => subject_of(ours),
         None => lower.as_str(),
     };
     // A command that is called as a topic has its own help behind --help.
-    if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
-        return Some(render_markdown(topic.text, reading_width()));
+    if let Some(text) = chapter(subject) {
+        return Some(text);
     }
     let command = subject
         .split(' ')
@@ -252,6 +106,19 @@ fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     } else {
         help.to_string()
     })
+}
+
+/// Returns the chapter or the section that a word stands for.
+fn chapter(name: &str) -> Option<String> {
+    let alias = ALIASES.iter().find(|alias| alias.name == name);
+    let name = alias.map_or(name, |alias| alias.topic);
+    let topic = TOPICS.iter().find(|topic| topic.name == name)?;
+    let Some(title) = alias.and_then(|alias| alias.section) else {
+        return Some(render_markdown(topic.text, reading_width()));
+    };
+    let text = section(topic.text, title)?;
+    let more = format!("\nThis is a section of [{name}]({name}.md).\n");
+    Some(render_markdown(&(text.to_owned() + &more), reading_width()))
 }
 
 /// Returns where the manual has a word that is no command and no topic.
@@ -272,7 +139,8 @@ fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
     let found = found.map_err(|error: CommandError| {
         let commands = program.get_subcommands().map(Command::get_name);
         let topics = TOPICS.iter().map(|topic| topic.name);
-        let near = closest_match(word, commands.chain(topics));
+        let others = ALIASES.iter().map(|alias| alias.name);
+        let near = closest_match(word, commands.chain(topics).chain(others));
         let near = near.map(|near| format!("did you mean mig-mps help {near}?"));
         CommandError {
             status: ExitStatus::Usage,
@@ -363,9 +231,11 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
         let help = option.get_help().cloned().unwrap_or_default();
         text.push_str(&row(&format!("-{short}, --{long}"), &help.to_string()));
     }
-    text.push_str("\nTopics of the manual:\n");
-    for topic in &TOPICS {
-        text.push_str(&row(topic.name, topic.about));
+    for part in Part::ALL {
+        let _ = write!(text, "\n{}:\n", part.title());
+        for topic in TOPICS.iter().filter(|topic| topic.part == part) {
+            text.push_str(&row(topic.name, topic.about));
+        }
     }
     text.push_str(
         "\nmig-mps help COMMAND and mig-mps help TOPIC show more;\n\

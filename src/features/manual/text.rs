@@ -8,7 +8,11 @@ use comfy_table::{
 use console::{Style, measure_text_width, strip_ansi_codes};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use super::topics::ALIASES;
 use crate::render::format::{NO_BREAK, keep_together, wrap_behind};
+
+/// Stands for the mark of code until text is wrapped: what is between two marks would not be wrapped.
+const CODE_MARK: char = '\u{e000}';
 
 /// The longest code that is not wrapped.
 const MAX_CODE_WIDTH: usize = 30;
@@ -23,6 +27,24 @@ pub fn render_markdown(source: &str, width: usize) -> String {
         page.add_event(event);
     }
     page.out
+}
+
+/// Returns a section, with its title and its subsections; `None` if the chapter has no section of this title.
+pub fn section<'a>(chapter: &'a str, title: &str) -> Option<&'a str> {
+    let mut headings = Parser::new_ext(chapter, Options::ENABLE_TABLES)
+        .into_offset_iter()
+        .filter_map(|(event, place)| match event {
+            Event::Start(Tag::Heading { level, .. }) => Some((level, place)),
+            _ => None,
+        });
+    let (own, place) = headings.find(|(_, place)| {
+        let words = chapter[place.clone()].trim_start_matches('#');
+        words.trim() == title
+    })?;
+    let end = headings
+        .find(|(level, _)| *level <= own)
+        .map_or(chapter.len(), |(_, next)| next.start);
+    Some(&chapter[place.start..end])
 }
 
 /// The kind of text that is being read.
@@ -42,6 +64,7 @@ struct Page {
     /// The paragraph, heading or cell being read.
     text: String,
     is_strong: bool,
+    is_in_table: bool,
     /// The lists being read; each with the number of its next item if it has numbers.
     lists: Vec<Option<u64>>,
     /// Stands before the next text: the mark of a list item.
@@ -49,7 +72,7 @@ struct Page {
     /// True after the first item of a list: no blank line stands between items.
     is_in_items: bool,
     inside: Inside,
-    /// The chapter that the link being read leads to, and where its text begins.
+    /// The word for the chapter or section that the link being read leads to, and where its text begins.
     link: Option<(String, usize)>,
     /// The rows of the table being read.
     rows: Vec<Vec<String>>,
@@ -78,8 +101,9 @@ impl Page {
             Tag::Heading { .. } | Tag::Strong | Tag::Emphasis => self.is_strong = true,
             Tag::Image { .. } => self.inside = Inside::Picture,
             Tag::Link { dest_url, .. } => {
-                self.link = chapter_of(dest_url).map(|chapter| (chapter, self.text.len()));
+                self.link = subject_of_link(dest_url).map(|chapter| (chapter, self.text.len()));
             }
+            Tag::Table(_) => self.is_in_table = true,
             Tag::CodeBlock(_) => {
                 self.flush();
                 self.inside = Inside::CodeBlock;
@@ -124,6 +148,7 @@ impl Page {
                 self.text.clear();
             }
             TagEnd::Table => {
+                self.is_in_table = false;
                 self.add_gap();
                 let rows = std::mem::take(&mut self.rows);
                 self.out.push_str(&render_table(&rows, self.width));
@@ -144,7 +169,13 @@ impl Page {
     fn add_code(&mut self, code: &str) {
         let is_short = measure_text_width(code) <= MAX_CODE_WIDTH;
         let kept = is_short.then(|| keep_together(code));
-        self.add_styled(kept.as_deref().unwrap_or(code), &Style::new().green());
+        let code = kept.as_deref().unwrap_or(code);
+        // Without a color, code stands between marks.
+        if console::colors_enabled() || self.is_strong || self.is_in_table {
+            self.add_styled(code, &Style::new().green());
+        } else {
+            let _ = write!(self.text, "{CODE_MARK}{code}{CODE_MARK}");
+        }
     }
 
     /// Adds the command that shows the chapter that a link leads to, in the place of the chapter's name.
@@ -155,6 +186,9 @@ impl Page {
         let command = format!("mig-mps help {chapter}");
         if strip_ansi_codes(&self.text[start..]) == chapter {
             self.text.truncate(start);
+            self.add_code(&command);
+        } else if self.text[..start].ends_with('(') {
+            self.text.push_str(": ");
             self.add_code(&command);
         } else {
             self.text.push_str(" (");
@@ -192,8 +226,8 @@ impl Page {
             (false, true) => "  ".repeat(depth + 1),
             (false, false) => "  ".repeat(depth) + &mark,
         };
-        self.out
-            .push_str(&wrap_behind(&head, text.trim(), self.width));
+        let text = wrap_behind(&head, text.trim(), self.width);
+        self.out.push_str(&text.replace(CODE_MARK, "`"));
         self.is_in_items = !self.lists.is_empty();
     }
 
@@ -213,10 +247,21 @@ impl Page {
 }
 
 /// Returns the chapter that a link leads to; `None` for other files and for places in the same chapter.
-fn chapter_of(link: &str) -> Option<String> {
+pub fn chapter_of(link: &str) -> Option<String> {
     let file = link.split('#').next()?;
     let chapter = file.strip_suffix(".md")?;
     (!chapter.is_empty() && !chapter.contains('/')).then(|| chapter.to_owned())
+}
+
+/// Returns the word for `mig-mps help` that shows what a link leads to: the section if it has a word, or the chapter.
+fn subject_of_link(link: &str) -> Option<String> {
+    let chapter = chapter_of(link)?;
+    let (_, place) = link.split_once('#').unwrap_or_default();
+    let alias = ALIASES.iter().find(|alias| {
+        let place_of = |title: &str| title.to_lowercase().replace('\'', "").replace(' ', "-");
+        alias.topic == chapter && alias.section.is_some_and(|title| place_of(title) == place)
+    });
+    Some(alias.map_or(chapter, |alias| alias.name.to_owned()))
 }
 
 /// No lines but one below the titles, with a gap between columns.
@@ -266,17 +311,17 @@ mod tests {
                       ![picture](a.svg)\n\n- one item that is long\n- two\n\n```toml\na  = 1\n```\n";
         assert_eq!(
             render_markdown(source, 24),
-            "A chapter\n\nWords that are refilled\nhere.\n\n- one item that is long\n- two\n\n  a  = 1\n"
+            "A chapter\n\nWords that are\n`refilled` here.\n\n- one item that is long\n- two\n\n  a  = 1\n"
         );
     }
 
     #[test]
     fn a_link_to_a_chapter_is_the_command_that_shows_it() {
-        let source = "See [states](states.md) and [open files](security.md#open-files), not \
-                      [this](#place) or [source](../../fixtures/simnode).";
-        let shown =
-            "See mig-mps help states and open files (mig-mps help security), not this or source.\n";
-        assert_eq!(render_markdown(source, 100).replace(NO_BREAK, " "), shown);
+        let source = "See [status](status.md) ([heal](boot.md#heal)), [open files](security.md#open-files) and [exit statuses]\
+                      (interfaces.md#exit-statuses), not [this](#place) or [source](../../fixtures/simnode).";
+        let shown = "See `mig-mps help status` (heal: `mig-mps help boot`), open files (`mig-mps help security`) and exit statuses \
+                     (`mig-mps help exit-status`), not this or source.\n";
+        assert_eq!(render_markdown(source, 200).replace(NO_BREAK, " "), shown);
     }
 
     #[test]

@@ -46,12 +46,11 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("explain", &["error", "errors"]),
     ("--version", &["version"]),
     (
-        "help start",
+        "help tutorial",
         &[
             "quickstart",
             "quick-start",
             "getting-started",
-            "tutorial",
             "intro",
             "introduction",
             "guide",
@@ -69,14 +68,14 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("help running", &["mpi", "mpirun", "srun", "pipes"]),
     (
         "help recipes",
-        &["faq", "student", "students", "class", "course", "examples"],
+        &["student", "students", "class", "course", "examples"],
     ),
     (
         "help troubleshooting",
         &["slow", "performance", "hang", "hangs"],
     ),
     ("explain device-hung", &["hang", "hangs", "hung"]),
-    ("help glossary", &["words", "mps", "mig", "slice", "slices"]),
+    ("help concepts", &["words", "mps", "mig", "slice", "slices"]),
     ("help profile", &["settings", "configuration"]),
 ];
 

@@ -61,7 +61,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     let unknown = without_gpu(&["explain", "deamon-dead"], "").ended(2).stderr;
     assert_snapshot!(unknown, @r#"
     error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
-    hint: mig-mps help diagnosis lists all
+    hint: mig-mps help checks lists all
     hint: mig-mps help deamon-dead searches the manual
     "#);
     without_gpu(&["doctor", "--explain", "805", "--json"], "").ended(2);
@@ -90,7 +90,7 @@ fn faults(subject: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_shipped_manual_lists_every_fault() {
-    let path = "src/manual/diagnosis.md";
+    let path = "src/manual/checks.md";
     let mut manual = std::fs::read_to_string(repository().join(path)).unwrap();
     for (subject, title) in CHAPTERS {
         let rows = faults(subject);
@@ -120,7 +120,7 @@ fn a_report_has_every_fault_in_the_order_of_the_manual() {
         reported.collect::<Vec<_>>(),
         wanted.map(|(id, _)| id).collect::<Vec<_>>()
     );
-    let manual = sim.run(&["help", "diagnosis"]).ended(0).stdout;
+    let manual = sim.run(&["help", "checks"]).ended(0).stdout;
     assert!(manual.contains("device-hung"));
 }
 

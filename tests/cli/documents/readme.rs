@@ -1,15 +1,16 @@
 //! The README and the manual say what the program does.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use mig_mps::internals::config::VARIABLES;
 use mig_mps::internals::failure::ExitStatus;
-use mig_mps::internals::manual::TOPICS;
+use mig_mps::internals::manual::{ALIASES, TOPICS};
 use mig_mps::internals::profile::Profile;
 
-use testkit::{repository, without_gpu};
+use testkit::{is_shipped, repository, without_gpu};
 
 /// The README and every chapter of the manual.
 pub(crate) fn documents() -> Vec<(PathBuf, String)> {
@@ -30,7 +31,7 @@ fn chapter(name: &str) -> &'static str {
 
 #[test]
 fn every_variable_and_exit_status_is_explained() {
-    let environment = chapter("environment");
+    let environment = chapter("interfaces");
     for (variable, _) in VARIABLES {
         assert!(
             environment.contains(&format!("| `{variable}` |")),
@@ -39,7 +40,7 @@ fn every_variable_and_exit_status_is_explained() {
     }
     for (status, meaning) in ExitStatus::MEANINGS {
         assert!(
-            chapter("exit-status").contains(&format!("| {} | {meaning} |", status as u8)),
+            chapter("interfaces").contains(&format!("| {} | {meaning} |", status as u8)),
             "{meaning}"
         );
     }
@@ -178,12 +179,58 @@ fn the_readme_is_short_and_lists_every_topic() {
         .flatten();
     let chapters = files
         .map(|file| file.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .filter(|path| !path.ends_with("README.md"));
     let chapters = chapters.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
     let topics = TOPICS.iter().map(|topic| topic.name.to_owned());
     assert_eq!(
         chapters.collect::<BTreeSet<String>>(),
         topics.collect::<BTreeSet<String>>()
+    );
+}
+
+/// For those who read the manual where its files are.
+#[test]
+fn the_shipped_manual_has_an_index() {
+    let mut index =
+        "# The manual of mig-mps\n\nIn a terminal, `mig-mps help TOPIC` shows a chapter, and \
+                     `mig-mps help WORD` searches all chapters.\n"
+            .to_owned();
+    let mut part = "";
+    for topic in &TOPICS {
+        if topic.part.title() != part {
+            part = topic.part.title();
+            let _ = write!(index, "\n## {part}\n\n| topic | about |\n|---|---|\n");
+        }
+        let _ = writeln!(index, "| [{0}]({0}.md) | {1} |", topic.name, topic.about);
+    }
+    is_shipped("src/manual/README.md", &index);
+}
+
+/// Names that chapters had, and other words, show the section that they are about.
+#[test]
+fn other_words_show_sections() {
+    for alias in &ALIASES {
+        let shown = without_gpu(&["help", alias.name], "").ended(0).stdout;
+        let chapter = without_gpu(&["help", alias.topic], "").ended(0).stdout;
+        let Some(title) = alias.section else {
+            assert_eq!(shown, chapter, "{}", alias.name);
+            continue;
+        };
+        assert!(shown.starts_with(&format!("{title}\n\n")), "{shown}");
+        let end = format!("\n\nThis is a section of `mig-mps help {}`.\n", alias.topic);
+        assert!(
+            chapter.contains(shown.strip_suffix(&end).unwrap()),
+            "{shown}"
+        );
+    }
+    let statuses = without_gpu(&["help", "exit-status"], "").ended(0).stdout;
+    assert!(!statuses.contains("MIG_MPS_RUN_DIR"), "{statuses}");
+    // A link names the word of its section.
+    let profile = without_gpu(&["help", "profile"], "").ended(0).stdout;
+    assert!(
+        profile.contains("(`mig-mps help exit-status`)"),
+        "{profile}"
     );
 }
 
@@ -216,12 +263,16 @@ fn help_lists_every_command_and_topic() {
 /// A page of first steps is short, and its commands are understood.
 #[test]
 fn the_first_steps_are_commands() {
-    let start = TOPICS.iter().find(|topic| topic.name == "start").unwrap();
+    let tutorial = TOPICS
+        .iter()
+        .find(|topic| topic.name == "tutorial")
+        .unwrap();
+    let (_, start) = tutorial.text.split_once("\n## First steps\n").unwrap();
     let shown = without_gpu(&["help", "start"], "").ended(0).stdout;
     assert!(shown.lines().count() <= 45, "{shown}");
     let program = mig_mps::cli::command();
     let mut commands = 0;
-    for block in start.text.split("```sh\n").skip(1) {
+    for block in start.split("```sh\n").skip(1) {
         let (block, _) = block.split_once("```").unwrap();
         for line in block.lines() {
             let line = line.split(" #").next().unwrap();

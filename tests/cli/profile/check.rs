@@ -401,10 +401,7 @@ fn of_several_profiles_each_is_judged_and_the_highest_status_counts() {
 /// The recipe of the manual, on a repository with a directory for each kind of node.
 #[test]
 fn the_recipe_for_a_repository_of_profiles_finds_what_does_not_fit() {
-    let chapter = TOPICS
-        .iter()
-        .find(|topic| topic.name == "checking")
-        .unwrap();
+    let chapter = TOPICS.iter().find(|topic| topic.name == "profile").unwrap();
     let (_, recipe) = chapter.text.split_once("```sh\n").unwrap();
     let (recipe, _) = recipe.split_once("```").unwrap();
     assert!(recipe.lines().count() <= 10, "{recipe}");

@@ -111,7 +111,8 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     ");
     // A page and a unit, at their names.
     let hers = place.directory.to_str().unwrap();
-    for name in ["mig-mps-up.1", "mig-mps.service"] {
+    fs::create_dir(place.directory.join("man1")).unwrap();
+    for name in ["man1/mig-mps-up.1", "mig-mps.service"] {
         symlink(&place.victim, place.directory.join(name)).unwrap();
     }
     let man = without_gpu(&["man", "--dir", hers], "");
@@ -119,7 +120,7 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     place.victim_is_untouched();
     let said = [man, package].map(|ran| place.said(&ran.ended(1)));
     assert_snapshot!(said.concat(), @"
-    error: cannot write manual pages to /hers: /hers/mig-mps-up.1: it is a symbolic link
+    error: cannot write manual pages to /hers: /hers/man1/mig-mps-up.1: it is a symbolic link
     hint: choose another path
     error: cannot write units to /hers: /hers/mig-mps.service: it is a symbolic link
     hint: choose another path
