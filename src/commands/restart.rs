@@ -14,7 +14,7 @@ use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
-use crate::render::note;
+use crate::render::report;
 use crate::state::RunDir;
 
 /// Restart daemons with their current settings
@@ -89,11 +89,15 @@ fn no_device_error(command: &str, environment: &Environment) -> CommandError {
     let known = known_devices(environment);
     let names = match command {
         "start" if known.stopped.is_empty() => Some("no device is stopped".to_owned()),
-        "start" => Some(format!("stopped: {}", known.stopped.join(", "))),
+        "start" => Some(format!(
+            "choose one of the stopped devices: {}",
+            known.stopped.join(", ")
+        )),
         _ => known.hint,
     };
-    let error = usage_error("no device is named").with_hint(format!(
-        "mig-mps {command} DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile"
+    let error = usage_error("no device is selected").with_hint(format!(
+        "run `mig-mps {command} DEVICE`, with --gpu N for every device of a GPU, or '*' for all devices; `mig-mps up` \
+         applies a profile"
     ));
     match names {
         Some(names) => error.with_hint(names),
@@ -110,7 +114,7 @@ fn report_change(
     let consent = request.consent;
     let names = request.devices.resolve_names(&outcome.node)?;
     if outcome.is_unchanged && !consent.json {
-        note("Nothing to do: the daemons of these devices are running.");
+        report("Nothing to do: the daemons of these devices are running.");
     }
     outcome.report(environment, &names, consent, None)?;
     outcome.print_summary(&names, consent);

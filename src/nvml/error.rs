@@ -113,7 +113,7 @@ pub enum NvmlError {
         code: Code,
     },
     /// A call did not return. Its thread was abandoned.
-    #[error("{subject}: {call} has not returned for {} s: the driver or the GPU hangs", waited.as_secs())]
+    #[error("{subject}: {call} did not return within {} s: the driver or the GPU hangs", waited.as_secs())]
     Hung {
         call: &'static str,
         /// The GPU or instance.
@@ -130,7 +130,7 @@ pub enum NvmlError {
         reason: String,
     },
     /// The library gave an undocumented answer.
-    #[error("{subject}: {call} answered {answer}, which this version does not understand")]
+    #[error("{subject}: {call} answered {answer}, which this version does not support")]
     Strange {
         call: &'static str,
         /// The GPU or instance.
@@ -138,7 +138,7 @@ pub enum NvmlError {
         answer: String,
     },
     /// An instance was created that cannot be used, and could not be destroyed.
-    #[error("{error}; what had been made is still there: {cleanup}")]
+    #[error("{error}; the cleanup failed as well: {cleanup}")]
     LeftBehind {
         error: Box<Self>,
         /// The error of destroying it.
@@ -234,18 +234,18 @@ impl Failure for NvmlError {
             Self::NotFound { .. } => driver_container_hint().unwrap_or(
                 "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
             ),
-            Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
+            Self::TooOld { .. } => "install driver 535 or newer",
             Self::Refused { code, .. } => match code.0 {
                 4 => return Some(root_hint()),
-                3 => "mig-mps list shows what this GPU and driver support",
-                9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
+                3 => "run `mig-mps list` to see what this GPU and driver support",
+                9 => "load the NVIDIA kernel module, and check with `nvidia-smi` that it works",
                 15 => {
-                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot"
+                    "search the kernel log for Xid messages, and reboot; the GPU has fallen off its bus"
                 }
-                16 => "reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot",
-                18 => "the driver was updated: reload its kernel module, or reboot",
-                20 => "free memory on this machine, and run this again",
-                _ => "mig-mps doctor finds known causes; the kernel log may say more",
+                16 => "reset the GPU with `nvidia-smi --gpu-reset -i INDEX`, or reboot",
+                18 => "reload the kernel module of the driver, or reboot; the driver was updated",
+                20 => "free memory on this machine, then run this command again",
+                _ => "run `mig-mps doctor` to find known causes; the kernel log may have more",
             },
             Self::LeftBehind { error, .. } => return error.hint(),
             Self::NoThread { .. } => MORE_PROCESSES,

@@ -127,7 +127,7 @@ fn what_a_killed_run_took_away_is_said() {
     let line = ran.stderr.lines().next().unwrap();
     assert!(
         line.ends_with(
-            "It had destroyed GPU 0 3g.40gb at slices 0-3. Continuing from the present state."
+            "It had destroyed GPU 0 3g.40gb at slices 0-3.; continuing from the present state"
         ),
         "{line}"
     );

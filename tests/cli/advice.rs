@@ -122,7 +122,7 @@ fn explain_knows_errors_of_other_programs_and_guesses_no_numbers() {
     for word in ["206", "818", "29", "99999"] {
         let said = explain(word).ended(2).stderr;
         assert!(!said.contains("did you mean"), "{said}");
-        assert_contains(&said, &format!("no check or error is called \"{word}\""));
+        assert_contains(&said, &format!("no check or error has the name \"{word}\""));
     }
     assert_contains(
         &explain("daemon-ded").ended(2).stderr,
@@ -455,7 +455,7 @@ fn services_that_hold_instances_are_stopped_too() {
     assert_contains(&said, "GPU 0: stopped nvidia-dcgm.service");
     assert!(!said.contains("hint: --stop-holders"), "{said}");
     assert_contains(&said, "\nnvidia-dcgm.service runs again\n");
-    assert_contains(&said, "no visible process holds it");
+    assert_contains(&said, "no visible process keeps it open");
     assert_contains(&said, "hint: stop what has the GPU open");
     assert!(!said.contains("let them end"), "{said}");
     let (stops, starts) = (
@@ -533,7 +533,7 @@ fn a_newcomer_during_a_drain_learns_the_truth() {
         let said = sim.run(words).ended(125).stderr;
         assert_contains(
             &said,
-            "0 takes no new programs now: the node is being changed, by ",
+            "device 0 accepts no new programs now: the node is being changed, by ",
         );
         assert_contains(&said, "down --drain 20 --force");
         assert!(!said.contains("restart"), "{said}");
@@ -568,14 +568,20 @@ fn removed_logs_are_a_finding() {
 fn words_of_other_programs_do_not_mislead() {
     let said = |words: &[&str]| without_gpu(words, "").stderr;
     for (words, hint) in [
-        (&["mig", "-lgip"][..], "did you mean mig-mps list --offers?"),
-        (&["mig", "-lgi"], "did you mean mig-mps list?"),
+        (
+            &["mig", "-lgip"][..],
+            "did you mean `mig-mps list --offers`?",
+        ),
+        (&["mig", "-lgi"], "did you mean `mig-mps list`?"),
         (
             &["mig", "-i", "0", "-cgi", "9"],
             "mig-mps up PROFILE switches",
         ),
-        (&["mig", "-dgi"], "did you mean mig-mps down --destroy-mig?"),
-        (&["-L"], "did you mean mig-mps list?"),
+        (
+            &["mig", "-dgi"],
+            "did you mean `mig-mps down --destroy-mig`?",
+        ),
+        (&["-L"], "did you mean `mig-mps list`?"),
         (&["-i", "0", "-mig", "1"], "mig-mps up PROFILE switches"),
         (&["list", "-i", "0"], "--gpu N takes"),
         (&["status", "-w"], "--watch shows it again and again"),

@@ -321,7 +321,7 @@ fn the_programs_of_a_daemon_that_does_not_answer_are_ended() {
         .fails(999)
         .unwrap();
     let refused = end(&sim).ended(1);
-    let what = "error: job 101 may have left programs on 0, whose clients are not known";
+    let what = "error: job 101 may have left programs on device 0, whose clients are unknown";
     assert_contains(&refused.stderr, what);
     assert!(record(&sim).exists());
     sim.node.node().clear_faults().unwrap();
@@ -398,7 +398,7 @@ fn a_control_group_that_is_used_again_is_the_later_jobs() {
     ]);
     assert_contains(
         &later.ended(0).stderr,
-        "job 101 has the same control group, so it has ended\n",
+        "job 101 has the same control group, so it has exited\n",
     );
     end(&sim).ended(0);
     let (job, line) = job_of(&sim, &client);
@@ -465,6 +465,6 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
     ]);
     assert_contains(
         &wrong.ended(2).stderr,
-        "this machine has no user 4294967295",
+        "user 4294967295 does not exist on this machine",
     );
 }

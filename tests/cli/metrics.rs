@@ -335,7 +335,7 @@ fn a_lost_gpu_is_counted_and_its_drift_is_unknown() {
     assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
     assert_contains(
         &ran.stderr,
-        "whether the node is as the profile says is unknown: ",
+        "it is unknown whether the node matches its profile: ",
     );
 }
 

@@ -96,7 +96,7 @@ devices = [
     let many = Ran::of(&mut slurm(&sim, &["gres", "--shard", "8"])).ended(0);
     assert_contains(
         &many.stderr,
-        "0.0: 6 shards instead of 8, because its daemon takes no more clients.",
+        "device 0.0: 6 shards instead of 8, because its daemon accepts no more clients",
     );
     assert_contains(
         &many.stdout,
@@ -117,8 +117,8 @@ devices = [
     # NodeName=n1 Gres=gpu:1g.10gb:1,gpu:2g.20gb:1,gpu:3g.40gb:1,shard:6
     ");
     assert_snapshot!(printed.stderr, @r#"
-    Only programs of group:users can use team: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowGroups=users, or AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
-    Only programs of user:nobody can use nobodys: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
+    only programs of group:users can use team, but Slurm gives such a device to the job of any user and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowGroups=users, or AllowAccounts=), set serve to "one-at-a-time" or "all", or omit these lines.
+    only programs of user:nobody can use nobodys, but Slurm gives such a device to the job of any user and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowAccounts=), set serve to "one-at-a-time" or "all", or omit these lines.
     "#);
     // The comments are no difference.
     write_as_printed(&sim);
@@ -179,8 +179,8 @@ fn a_plain_users_health_check_drains_nothing() {
     assert_eq!(fs::read_to_string(&asked).unwrap(), "");
     assert_eq!(refused.stdout, "");
     assert_snapshot!(refused.stderr, @"
-    error: only root can check this node's devices for Slurm
-    hint: run it with sudo; mig-mps doctor shows what you can see
+    error: only root can check the devices of this node for Slurm
+    hint: run the command with sudo; `mig-mps doctor` shows what you can see
     ");
     let by_root = health(&mut slurm(&sim, &["health"])).ended(0);
     assert_eq!(by_root.stdout, "");
@@ -213,7 +213,7 @@ fn what_slurm_needs_is_installed_and_printed() {
     wrote /node/scripts/mig-mps-epilog
     wrote /node/scripts/mig-mps-task-prolog
     wrote /node/scripts/mig-mps-health
-    Restart slurmctld and slurmd when their files have these lines.
+    restart slurmctld and slurmd when their files have these lines
     ");
     assert_snapshot!(said(&sim, &ran.stdout), @"
     # slurm.conf
@@ -295,8 +295,8 @@ fn a_script_of_the_site_is_never_replaced() {
     fs::write(scripts.join("mig-mps-epilog"), "#!/bin/sh\n").unwrap();
     let refused = install(&sim, &[]).ended(1);
     assert_snapshot!(said(&sim, &refused.stderr), @"
-    error: cannot install Slurm's scripts: /node/scripts/mig-mps-epilog: mig-mps did not write it, and leaves it as it is
-    hint: move /node/scripts/mig-mps-epilog away, and run this again
+    error: cannot install the scripts for Slurm: /node/scripts/mig-mps-epilog: mig-mps did not write it and does not replace it
+    hint: move /node/scripts/mig-mps-epilog away, then run this command again
     ");
     assert_eq!(fs::read_dir(&scripts).unwrap().count(), 1);
     fs::remove_file(scripts.join("mig-mps-epilog")).unwrap();
@@ -378,11 +378,11 @@ fn check_finds_each_difference() {
     write(&sim, "gres.conf", &other);
     let differs = check(&["--shard", "2"]).ended(3);
     assert_snapshot!(differs.stdout, @"
-    /dev/nvidia7: no device of mig-mps is there
-    1: gres.conf lacks it
+    /dev/nvidia7: no device of mig-mps has this file
+device     1: gres.conf lacks it
     GPUs of type seventh: 1 in gres.conf, 0 in slurm.conf
     GPUs of type 1g.10gb: 1 in gres.conf, 2 in slurm.conf
-    the files have 0 shards, and the shares of the devices are 8
+    the files have 0 shards, but the devices have 8 shares
     ");
     assert_contains(
         &differs.stderr,
@@ -397,7 +397,7 @@ fn check_finds_each_difference() {
         &format!("{line}\nGresTypes=nic,gpu,shard\n"),
     );
     let differs = check(&[]).ended(3);
-    assert_snapshot!(differs.stdout, @"MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; mig-mps slurm gres --one-file prints other lines");
+    assert_snapshot!(differs.stdout, @"MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; use `mig-mps slurm gres --one-file`");
     write(
         &sim,
         "slurm.conf",
@@ -406,7 +406,7 @@ fn check_finds_each_difference() {
     check(&[]).ended(0);
     // Where the node has another name, nothing else is said.
     let differs = check(&["--node", "n9"]).ended(3);
-    assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");
+    assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=; use --node with the node's name in Slurm");
 }
 
 /// Runs a part of `slurm` for a job on the first of the node's GPUs in Slurm's order.
@@ -461,7 +461,7 @@ fn jobs_do_not_come_to_a_device_that_is_closing() {
         let args = [command, "0.0", "--drain", "1", "--no-new", "--yes"];
         sim.run(&args).ended(4);
         let said = of_job(&sim, "prolog", "0").ended(1).stdout;
-        assert_contains(&said, "0.0 is closed to new programs by root");
+        assert_contains(&said, "device device 0.0 is closed to new programs by root");
         assert!(client.finish().status.success());
         let said = of_job(&sim, "prolog", "0");
         assert_eq!(said.status, status, "{command}: {said:?}");
@@ -578,7 +578,7 @@ fn the_types_of_a_site_are_right() {
     write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:5\n");
     assert_eq!(
         health(&sim).ended(3).stdout,
-        "gres.conf has /dev/nvidia7, and no device of mig-mps is there\n"
+        "gres.conf has /dev/nvidia7, but no device of mig-mps has this file\n"
     );
     // They are printed if they are given.
     let of_site = [
@@ -617,7 +617,7 @@ fn the_types_of_a_site_are_right() {
     let checked = Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(3);
     assert_eq!(
         checked.stdout,
-        "trainer: its Type is 1g.10gb, and the device is 3g.40gb\n"
+        "device trainer: its Type is 1g.10gb, but the device is 3g.40gb\n"
     );
 }
 
@@ -1034,7 +1034,10 @@ fn a_gpu_that_is_lost_and_a_device_that_is_gone_drain_the_node() {
         state.contexts.clear();
     });
     change.unwrap();
-    assert_contains(&health(&sim).ended(3).stdout, "0.0: its device is gone\n");
+    assert_contains(
+        &health(&sim).ended(3).stdout,
+        "device 0.0: its MIG device no longer exists\n",
+    );
     sim.node.node().lose_gpu(1).unwrap();
     assert_contains(&health(&sim).ended(3).stdout, "GPU 1 is lost");
 }

@@ -104,7 +104,7 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     });
     assert_eq!(
         refused_start(&kubelet, SMALL, "0.0::0"),
-        "device 0.0 is not healthy: it hangs: every new client waits for ever"
+        "device 0.0 is not healthy: it is hung, so new clients would wait forever"
     );
     sim.run(&["down", "--force", "--yes"]).ended(0);
     let gone = "device 0.0 is not healthy: mig-mps no longer serves it";
@@ -175,7 +175,7 @@ fn a_device_that_hangs_is_unhealthy_until_it_is_restarted() {
     sim.hang("0");
     follows(&kubelet, &ILL, "hung");
     plugin.await_line(
-        "0 is unhealthy: it hangs: every new client waits for ever",
+        "0 is unhealthy: it is hung, so new clients would wait forever",
         1,
     );
     sim.run(&["restart", "0"]).ended(0);
@@ -286,7 +286,7 @@ fn a_device_that_is_gone_or_was_made_again_is_unhealthy() {
     change.unwrap();
     sim.up(&on(1), &[]).ended(0);
     plugin.await_line("0.0 is unhealthy: the device does not exist", 1);
-    plugin.await_line("0.1 is unhealthy: the device was made again", 1);
+    plugin.await_line("0.1 is unhealthy: the device was created again", 1);
 }
 
 #[test]

@@ -261,7 +261,7 @@ fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
         let commands = program.get_subcommands().map(Command::get_name);
         let topics = TOPICS.iter().map(|topic| topic.name);
         let near = closest_match(word, commands.chain(topics));
-        let near = near.map(|near| format!("did you mean mig-mps help {near}?"));
+        let near = near.map(|near| format!("did you mean `mig-mps help {near}`?"));
         CommandError {
             status: ExitStatus::Usage,
             hints: near.into_iter().chain(error.hints).collect(),

@@ -9,7 +9,7 @@ use crate::commands::Context;
 use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::write_files_into;
-use crate::render::note;
+use crate::render::report;
 
 /// Write manual pages, for packages
 #[derive(Args, Debug)]
@@ -34,6 +34,6 @@ pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let shown = args.dir.display();
     write_files_into(&args.dir, &pages)
         .context(format_args!("cannot write manual pages to {shown}"))?;
-    note(&format!("wrote {} pages to {shown}", pages.len()));
+    report(&format!("wrote {} pages to {shown}", pages.len()));
     Ok(ExitStatus::Done)
 }

@@ -80,7 +80,7 @@ fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
     down.signal(Signal::INT);
     let said = down.end().ended(130).stdout;
     assert!(
-        said.ends_with(" more\nInterrupted: nothing was changed.\n"),
+        said.ends_with(" more\nInterrupted. Nothing was changed.\n"),
         "{said}"
     );
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -178,7 +178,7 @@ fn a_plan_says_in_which_state_a_daemon_is_stopped() {
     sim.kill_daemon("0.0");
     sim.hang("0.2");
     let plan = sim.run(&["down", "--force", "--dry-run"]).ended(0).stdout;
-    assert_contains(&plan, "(its daemon is gone already): 0.0");
+    assert_contains(&plan, "(its daemon has already exited): 0.0");
     assert_contains(&plan, "(it hangs");
 }
 
@@ -187,7 +187,7 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.foreign_instance(1, 6);
     let refused = sim.run(&["down", "--destroy-mig"]).ended(4);
-    assert_contains(&refused.stderr, "agree beforehand with --yes");
+    assert_contains(&refused.stderr, "pass --yes to confirm");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert_contains(

@@ -36,7 +36,7 @@ fn is_left_out(sim: &Sim, profile: &str, why: &str) -> Ran {
     assert!(
         missing[0]
             .1
-            .starts_with("not as the applied profile says: ")
+            .starts_with("the applied profile is incomplete: ")
     );
     // Other users see no process, and no command line.
     assert!(!missing[0].1.contains("pid "), "{missing:?}");
@@ -144,7 +144,10 @@ fn a_held_gpu_leaves_the_others_served() {
         SMALL,
         "cannot switch the MIG mode of GPU 1: held open by",
     );
-    assert_contains(&ran.stderr, "hint: end them, and run this again\n");
+    assert_contains(
+        &ran.stderr,
+        "hint: end these processes, then run the command again\n",
+    );
     let ready = ["0.0", "0.2", "2.0", "2.2"];
     assert_eq!(in_state(&sim.status(), "ready"), ready);
     let state = sim.node.node().state().unwrap();
@@ -226,7 +229,7 @@ fn gpus_that_exchange_names_are_put_back_together() {
         .unwrap();
     let exchanged = profile("3g", ["b", "a"]);
     let ran = sim.up(&exchanged, &KEEP_GOING).ended(1);
-    assert_contains(&ran.stderr, "a device of another GPU keeps the name ");
+    assert_contains(&ran.stderr, "device  of another GPU keeps the name");
     assert_eq!(in_state(&sim.status(), "ready"), ["a", "b"]);
     for (name, gpu) in [("a", 0), ("b", 1)] {
         let device = sim.device(name);
@@ -440,7 +443,7 @@ fn a_name_that_a_gpu_in_use_keeps_is_given_to_nobody_else() {
     let client = sim.client("a");
     let ran = sim.up(&named(["d", "a", "e"]), &KEEP_GOING).ended(1);
     assert_contains(&ran.stderr, "1 client is still running: a: pid ");
-    assert_contains(&ran.stderr, "a device of another GPU keeps the name a\n");
+    assert_contains(&ran.stderr, "device a of another GPU keeps the name\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["a", "b", "e"]);
     // Other users see no command line.
     let said = missing(&sim)[0].1.clone();
@@ -519,7 +522,7 @@ fn of_devices_that_did_not_start_nothing_is_said() {
     }
     let profile = serve(0, "one-at-a-time") + &serve(1, "one-at-a-time");
     let ran = sim.up(&profile, &KEEP_GOING).ended(1);
-    assert_contains(&ran.stderr, "These devices serve one user at a time");
+    assert_contains(&ran.stderr, "these devices serve one user at a time");
     sim.run(&["down"]).ended(0);
     sim.node.fault("daemon start").fails(1).unwrap();
     let only = serve(0, "one-at-a-time");

@@ -360,7 +360,7 @@ fn few_open_files_make_no_daemon_dead() {
     let ran = Ran::of(&mut status).ended(1);
     assert_eq!(
         ran.stderr,
-        "error: this process may have 16 files open, and needs 64\nhint: ulimit -n 64 allows as many\n"
+        "error: this process may have only 16 files open, but needs 64\nhint: run `ulimit -n 64`\n"
     );
 }
 

@@ -60,20 +60,23 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let ran = sim.run(&["run", "class", "--", "true"]).ended(125);
     assert_contains(
         &ran.stderr,
-        "class is closed to new programs by root since 20",
+        "device device class is closed to new programs by root since 20",
     );
     assert_contains(&ran.stderr, "mig-mps run --any selects a free one");
     finishes(sim.client("job-0"));
     let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
     assert!(!any.contains("class"), "{any}");
     let env = sim.run(&["env", "class"]).ended(0).stderr;
-    assert_contains(&env, "class is closed to new programs by root");
+    assert_contains(
+        &env,
+        "device device class is closed to new programs by root",
+    );
     assert_eq!(sim.device("class")["closing"]["is_reopened"], true);
     // It is no problem, and no drift.
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
     assert_contains(
         &status,
-        "1 client still running: when its programs have exited, a new daemon starts [device-closing]",
+        "run 1 client still running: when its programs have exited, a new daemon starts [device-closing]",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
@@ -167,7 +170,7 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     let said = sim.run(&args).ended(4).stderr;
     assert_contains(
         &said,
-        "error: the time limit of --drain has expired: 1 client is still running:",
+        "error: timed out (--drain): 1 client is still running:",
     );
     assert_contains(&said, "mig-mps heal then replaces the daemons");
     let closed = sim.device("class");
@@ -314,7 +317,7 @@ fn down_by_force_ends_it_whoever_waits() {
     let said = first.end().ended(4).stdout;
     assert_contains(
         &said,
-        "another command has changed a device while this one was waiting for it",
+        "another command changed a device while this one was waiting for it",
     );
     assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
 }

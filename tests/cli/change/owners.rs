@@ -181,7 +181,7 @@ fn users_that_a_plain_user_cannot_serve() {
     error: profile.toml:4:17: a plain user cannot serve "user:daemon"
       |
     4 | mps = { serve = "user:daemon" }
-      |                 ^^^^^^^^^^^^^ run it as root: sudo mig-mps up profile.toml; for a plain user it is "self", or leave serve out
+      |                 ^^^^^^^^^^^^^ run the command as root: `sudo mig-mps up profile.toml`; use "self" (as a plain user), or omit serve
     "#);
 }
 

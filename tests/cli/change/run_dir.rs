@@ -82,7 +82,8 @@ fn a_journal_that_cannot_be_read_is_not_the_end() {
     fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
     for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
         let ran = ran.ended(1);
-        let advice = "remove it, and make sure that the monitoring services it lists are running";
+        let advice =
+            "remove it, and make sure that the monitoring services that it lists are running";
         assert_contains(&ran.stderr, advice);
     }
 }

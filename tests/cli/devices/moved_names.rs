@@ -13,8 +13,7 @@ fn a_default_name_that_another_device_takes_is_named() {
     let first = sim.up(&before, &["--yes"]).ended(0);
     assert!(!first.stderr.contains("Check scripts"), "{}", first.stderr);
     let after = of("{ profile = \"4g\", at = 0 }");
-    let remark =
-        "0.0 and 1.0 were 1g.10gb and will be 4g.40gb. Check scripts that use these names.";
+    let remark = "0.0 and 1.0 were 1g.10gb and will be 4g.40gb; check scripts that use these names";
     let path = sim.profile(&after);
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_contains(&plan.stderr, remark);
@@ -46,7 +45,7 @@ fn a_given_name_on_another_device_is_named_too() {
     let up = sim.up(&swapped("b", "a"), &["--yes"]).ended(0);
     assert_contains(
         &up.stderr,
-        "b was 1g.10gb and will be 3g.40gb. Check scripts that use this name.",
+        "b was 1g.10gb and will be 3g.40gb; check scripts that use this name",
     );
     assert_contains(&up.stderr, "a was 3g.40gb and will be 1g.10gb.");
     let whole = "[[gpu]]\nselect = { all = true }\nmig = false\nname = \"a\"\n";

@@ -129,7 +129,10 @@ fn a_gpu_fault() {
     let command = report
         .check("gpu-fault")
         .is("fail", Some("0.2"), "a GPU fault");
-    assert!(command.starts_with("mig-mps kill 0.2 "), "{command}");
+    assert!(
+        command.starts_with("run ``mig-mps kill 0.2 ``"),
+        "{command}"
+    );
     is_in_status(&sim, "problems", "gpu-fault", Some("0.2"));
 }
 
@@ -163,9 +166,11 @@ fn settings_that_somebody_changed() {
         "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n",
     );
     let report = doctor(&sim, &[]);
-    report
-        .check("settings-changed")
-        .is("fail", Some("0"), "is 1G: somebody has changed it");
+    report.check("settings-changed").is(
+        "fail",
+        Some("0"),
+        "is 1G; it was changed from outside mig-mps",
+    );
     is_in_status(&sim, "problems", "settings-changed", Some("0"));
     drop(client);
 }
@@ -333,9 +338,10 @@ fn a_device_that_is_gone() {
         })
         .unwrap();
     let report = doctor(&sim, &[]);
-    let command = report
-        .check("device-gone")
-        .is("fail", Some("0.2"), "its device is gone");
+    let command =
+        report
+            .check("device-gone")
+            .is("fail", Some("0.2"), "its device no longer exists");
     assert_eq!(command, "mig-mps up");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
     let command = report.check("instances-missing").is(
@@ -465,7 +471,7 @@ fn zombies_are_counted() {
     let program = sim.node.dir().join("nvidia-cuda-mps-server");
     copy_program("/bin/true", &program);
     let mut child = Command::new(&program).spawn().unwrap();
-    wait_until("it has ended", || !is_alive(child.id()));
+    wait_until("it has exited", || !is_alive(child.id()));
     sim.node.node().show_process(child.id());
     // The simulated /proc enters live processes alone.
     let entry = sim.machine(&format!("proc/{}", child.id()));
@@ -475,7 +481,7 @@ fn zombies_are_counted() {
     // It is a matter of the program that started it, which is no daemon and no init process.
     let (parent, child_id) = (std::process::id(), child.id());
     let seen =
-        format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+        format!("an MPS program has exited, and pid {parent} does not reap it: pid {child_id}");
     doctor(&sim, &[]).check("zombies").is("ok", None, &seen);
     // An init process that does not reap, and a daemon that does not.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
@@ -483,7 +489,7 @@ fn zombies_are_counted() {
         let stat = format!("{child_id} (nvidia-cuda-mps) Z {parent} 0 0 0");
         sim.fake_proc(child_id, "stat", &stat);
         let seen =
-            format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+            format!("an MPS program has exited, and pid {parent} does not reap it: pid {child_id}");
         let command = doctor(&sim, &[]).check("zombies").is("warn", None, &seen);
         assert_eq!(
             command,

@@ -173,7 +173,7 @@ fn a_directory_without_a_record() {
             .check("leftover-directories")
             .is(severity, None, seen)
     };
-    let command = is("warn", "MIG-gone: it holds nothing but directories");
+    let command = is("warn", "MIG-gone: it contains only directories");
     assert_eq!(command, format!("rm -r {shown}"));
     File::create(gone.join("pipe/control")).unwrap();
     let command = is("warn", "MIG-gone has no record");

@@ -115,7 +115,7 @@ fn programs_that_are_missing_or_of_another_version() {
         .is("fail", None, "where there is no program");
     report
         .check("mps-versions")
-        .is("unknown", None, "the programs are not there");
+        .is("unknown", None, "the programs do not exist");
     let control =
         sim.control_script("echo 'CUDA MPS Control for Linux/Unix/QNX. Binary version: 12040'");
     let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());

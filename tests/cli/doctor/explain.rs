@@ -60,9 +60,9 @@ fn ids_and_errors_are_explained_without_a_node() {
     assert_eq!(before.stdout, explained("805"));
     let unknown = without_gpu(&["explain", "deamon-dead"], "").ended(2).stderr;
     assert_snapshot!(unknown, @r#"
-    error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
-    hint: mig-mps help diagnosis lists all
-    hint: mig-mps help deamon-dead searches the manual
+    error: no check or error has the name "deamon-dead" (did you mean "daemon-dead"?)
+    hint: run `mig-mps help diagnosis` to list all checks and errors
+    hint: run `mig-mps help deamon-dead` to search the manual
     "#);
     without_gpu(&["doctor", "--explain", "805", "--json"], "").ended(2);
 }

@@ -33,7 +33,7 @@ fn a_gpu_before_volta_or_one_that_does_not_tell() {
     sim.node.fault(call).every().fails(999).unwrap();
     doctor(&sim, &[])
         .check("architecture")
-        .is("unknown", None, "GPU 0 does not tell");
+        .is("unknown", None, "GPU 0 does not report this");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
     let holder = sim.node.holder(&[0]);
     doctor(&sim, &[])
         .check("gpu-held")
-        .is("ok", None, "GPU 0: held open by pid ");
+        .is("ok", None, "GPU 0: kept open by pid ");
     set(&sim, |state| state.gpus[0].mig.pending = true);
     let report = doctor(&sim, &[]);
     let command =
@@ -126,13 +126,13 @@ fn compute_modes_that_keep_programs_off() {
     let command = report
         .check("compute-mode")
         .is("fail", None, "GPU 0: prohibited");
-    assert_eq!(command, as_typed("sudo nvidia-smi -i 0 -c DEFAULT"));
+    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 0 -c DEFAULT`"));
     let command = doctor(&sim, &["1"]).check("compute-mode").is(
         "warn",
         None,
         "GPU 1: exclusive-process, and not by a profile",
     );
-    assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
+    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 1 -c DEFAULT`"));
     // By a profile it is in order, and its loss is what `status` reports.
     needs_root!();
     let sim = Sim::whole("compute-mode = \"exclusive-process\"");
@@ -209,7 +209,7 @@ fn a_gpu_in_mig_mode_without_a_device() {
     assert_eq!(remark["id"], "no-mig-devices");
     assert_eq!(
         remark["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes MIG devices"
+        "GPU 0: MIG is on and there is no MIG device; run `mig-mps up PROFILE` to create MIG devices"
     );
 }
 
@@ -219,7 +219,7 @@ fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
     let sim = Sim::served("a100-80gb", 2, none);
     assert_eq!(
         sim.status()["remarks"][0]["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up` with a profile that partitions GPU 0 makes MIG devices"
+        "GPU 0: MIG is on and there is no MIG device; run `mig-mps up` with a profile that partitions GPU 0 to create MIG devices"
     );
     // Another GPU is in no block of the profile.
     set(&sim, |state| {
@@ -228,10 +228,9 @@ fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
     });
     let sim_says = &sim.status()["remarks"][0]["what"];
     assert!(
-        sim_says
-            .as_str()
-            .unwrap()
-            .ends_with("`mig-mps up` with a profile that partitions GPUs 0-1 makes MIG devices"),
+        sim_says.as_str().unwrap().ends_with(
+            "run `mig-mps up` with a profile that partitions GPUs 0-1 to create MIG devices"
+        ),
         "{sim_says}"
     );
 }
@@ -251,7 +250,7 @@ fn instances_of_another_tool() {
     report.check("foreign-instances").is(
         "warn",
         None,
-        "GPU 0: another tool made the instances at slice 5",
+        "GPU 0: another tool created the instances at slice 5",
     );
     assert_eq!(doctor(&sim, &["1.0"]).ills().len(), 0);
 }
@@ -283,7 +282,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     doctor(&sim, &[]).check("foreign-instances").is(
         "warn",
         None,
-        "GPU 0: another tool made the instances at slice 5",
+        "GPU 0: another tool created the instances at slice 5",
     );
     set(&sim, |state| {
         state.gpus[0].instances[0].compute.clear();
@@ -292,7 +291,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     doctor(&sim, &[]).check("instances-missing").is(
         "warn",
         None,
-        "GPU 0: compute instances that mig-mps made are gone: slice 5",
+        "GPU 0: compute instances that mig-mps created no longer exist: slice 5",
     );
 }
 

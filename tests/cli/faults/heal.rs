@@ -24,7 +24,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
     assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
     let ran = sim.run(&["heal"]).ended(0);
     let daemon = format!("daemon {} serves", sim.device("0")["daemon_pid"]);
-    assert_snapshot!(ran.stdout.replace(&daemon, "daemon PID serves"), @"0: its daemon has died; active-thread-percentage as set by hand: healed, daemon PID serves it (1 of 5 times within an hour)");
+    assert_snapshot!(ran.stdout.replace(&daemon, "daemon PID serves"), @"0: its daemon has died; active-thread-percentage as set by hand: restarted, daemon PID serves it (1 of 5 times within an hour)");
     assert_eq!(ran.stderr, "1 daemon started\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert_eq!(
@@ -84,7 +84,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
     sim.kill_daemon("0");
     let ran = sim.run(&["heal"]).ended(3);
     assert_eq!(ran.stdout, "");
-    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again [device-failing]");
+    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `run `mig-mps restart 0`` to start it again [device-failing]");
     assert_eq!(in_state(&sim.status(), "failing"), ["0"]);
     sim.run(&["heal", "--dry-run"]).ended(3);
     sim.run(&["restart", "0"]).ended(0);
@@ -223,7 +223,7 @@ fn an_idle_server_is_ended_also_where_no_daemon_is_started() {
     let server = &device["servers"][0]["pid"];
     assert!(is_alive(server));
     let ran = sim.run(&["heal"]).ended(0);
-    let ended = format!("0: server {server} outlived its daemon: ended\n");
+    let ended = format!("0: server {server} outlived its daemon and was ended\n");
     assert!(ran.stdout.starts_with(&ended), "{}", ran.stdout);
     assert_contains(&ran.stdout, "1: its daemon has died: healed");
     assert_eq!(ran.stderr, "1 daemon started, 1 server ended\n");
@@ -258,9 +258,11 @@ fn what_is_not_healed_is_said_with_its_remedy() {
     let ran = sim.run(&["heal"]).ended(0);
     for line in [
         format!("Not healed: 0.0: its daemon (pid {pid}) is stopped (SIGSTOP)"),
-        format!("`kill -CONT {pid}` resumes it, `mig-mps restart 0.0 --force` replaces it"),
+        format!(
+            "run `kill -CONT {pid}` to resume it, or `mig-mps restart 0.0 --force` to replace it"
+        ),
         "Not healed: 0.2: its daemon (pid ".to_owned(),
-        "`mig-mps restart 0.2 --force` starts another".to_owned(),
+        "run `mig-mps restart 0.2 --force` to start another daemon".to_owned(),
     ] {
         assert_contains(&ran.stderr, &line);
     }

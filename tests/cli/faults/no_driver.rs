@@ -93,7 +93,7 @@ fn after_a_reboot_with_mig_on_status_says_what_to_do() {
     let ran = sim.run(&["status"]).ended(0);
     assert_contains(
         &ran.stdout,
-        "GPUs 0-1: MIG is on and there is no MIG device; `mig-mps up` makes MIG devices",
+        "GPUs 0-1: MIG is on and there is no MIG device; run `mig-mps up` to create MIG devices",
     );
     assert!(!ran.stdout.contains("There is no device"), "{}", ran.stdout);
 }

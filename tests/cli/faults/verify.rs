@@ -52,7 +52,7 @@ fn what_is_wrong_is_said_for_each_device() {
     assert_eq!(device["result"], "failed");
     assert_eq!(
         device["error"]["what"],
-        "1 accepts no programs: its daemon has died"
+        "device 1 accepts no programs: its daemon has died"
     );
 }
 
@@ -131,7 +131,7 @@ fn up_can_verify_what_it_made() {
     let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
     assert!(
         ran.stderr
-            .contains("error: 0.0: cuInit fails with error 999"),
+            .contains("error: 0.0: cuInit failed with error 999"),
         "{}",
         ran.stderr
     );
@@ -143,7 +143,7 @@ fn up_can_verify_what_it_made() {
         (&"0.0".into(), &"failed".into())
     );
     let what = verified[0]["error"]["what"].as_str().unwrap();
-    assert!(what.contains("cuInit fails with error 999"), "{what}");
+    assert!(what.contains("cuInit failed with error 999"), "{what}");
     sim.run(&["down"]).ended(0);
     let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
     let document = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();

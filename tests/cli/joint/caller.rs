@@ -174,7 +174,7 @@ fn a_program_that_gets_some_of_the_gpus_is_told() {
             .stderr
     };
     let visible = ("CUDA_VISIBLE_DEVICES", "1");
-    let line = "The program gets 1 of the 2 GPUs of trainers, because CUDA_VISIBLE_DEVICES does not list the rest.\n";
+    let line = "the program uses 1 of the 2 GPUs of device trainers, because CUDA_VISIBLE_DEVICES does not list the other GPUs\n";
     assert_eq!(note(&[visible]), line);
     assert_eq!(note(&[]), "");
     assert_eq!(note(&[("CUDA_VISIBLE_DEVICES", "0,1,2")]), "");

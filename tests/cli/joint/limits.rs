@@ -70,11 +70,14 @@ fn a_daemon_takes_the_clients_of_all_its_gpus() {
         "trainers is meant for 100 clients, and 48 on each GPU are the most with driver 580.";
     assert_contains(&ran.stderr, meant);
     let set = sim.run(&["set", "trainers", "max-clients=97"]).ended(0);
-    let most = "its daemon takes 48 clients on each GPU at most";
+    let most = "its daemon accepts only 48 clients on each GPU";
     assert_contains(&set.stdout, most);
     let copies = ["run", "-n", "60", "trainers", "--", "true"];
     sim.run(&copies).ended(0);
     let mut on_one = sim.command(&copies);
     let refused = Ran::of(on_one.env("CUDA_VISIBLE_DEVICES", "1")).ended(125);
-    assert_contains(&refused.stderr, "trainers takes 48 clients, and not 60");
+    assert_contains(
+        &refused.stderr,
+        "device trainers accepts 48 clients, not 60",
+    );
 }

@@ -198,7 +198,7 @@ fn a_fault_ends_the_clients_on_the_same_gpus() {
     let what = status["problems"][0]["what"].as_str().unwrap();
     assert_contains(
         what,
-        "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses",
+        "a GPU fault: it accepts programs again when the affected clients have exited (the clients on that GPU, and on every GPU that one of them also uses)",
     );
     assert_contains(&same.finish().output, "err 700");
     drop(faulty);

@@ -48,7 +48,7 @@ fn instances_of_other_tools_come_out_too() {
 
     mps = false
 
-    # The GPU instance at 6 has no compute instance: up would make one.
+    # the GPU instance at 6 has no compute instance; up would create one
     [[gpu]]
     select = { index = [0] }
     devices = [
@@ -101,7 +101,7 @@ fn either_compute_instance_of_a_double_memory_1g_is_kept() {
             let path = sim.profile(&larger);
             let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
             let plan = sim.run(&plan).ended(3).stdout;
-            assert_contains(&plan, "- destroy compute instance");
+            assert_contains(&plan, "- destroy the compute instance");
         }
     }
 }

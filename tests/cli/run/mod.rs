@@ -300,8 +300,8 @@ fn env_has_formats_for_other_programs() {
     unset CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING
     ");
     assert_snapshot!(sim.run(&["env", "0.7"]).ended(2).stderr, @r#"
-    error: no daemon serves "0.7"
-    hint: the devices with a daemon are 0.0, 0.2; mig-mps list shows all devices
+    error: no daemon serves device "0.7"
+    hint: the devices with a daemon are 0.0, 0.2; `mig-mps list` shows all devices
     "#);
 }
 
@@ -394,20 +394,20 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     };
     assert_snapshot!(refused(&["--profile", "3g"]), @"
     error: no device with a daemon matches
-    hint: mig-mps status shows the devices
+    hint: run `mig-mps status` to see the devices
     ");
     assert_snapshot!(refused(&["--product", "H100"]), @"
     error: no device with a daemon matches
-    hint: mig-mps status shows the devices
+    hint: run `mig-mps status` to see the devices
     ");
     for name in ["0.0", "0.2"] {
         sim.kill_daemon(name);
     }
     assert_snapshot!(refused(&[]), @"
-    error: none of 2 devices takes a program now:
-      0.0 accepts no programs: its daemon has died
-      0.2 accepts no programs: its daemon has died
-    hint: mig-mps status shows the state of each device
+    error: none of 2 devices accepts a program now:
+device       0.0 accepts no programs: its daemon has died
+device       0.2 accepts no programs: its daemon has died
+    hint: run `mig-mps status` to see the state of each device
     ");
     // Without a way to choose there is nothing to choose by.
     assert_eq!(
@@ -455,7 +455,7 @@ fn a_program_is_bound_to_the_cpus_near_its_gpu() {
     assert!(
         refused
             .stderr
-            .starts_with("error: cannot tell the CPUs near the GPU of 0: "),
+            .starts_with("error: cannot determine the CPUs near the GPU of device 0: "),
         "{}",
         refused.stderr
     );

@@ -132,14 +132,14 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
     assert!(!at_limit.contains("at most"), "{at_limit}");
     for setting in ["share=49", "max-clients=60"] {
         let set = sim.run(&["set", "0", setting]).ended(0).stdout;
-        assert_contains(&set, "its daemon takes 48 clients at most");
+        assert_contains(&set, "its daemon accepts only 48 clients");
     }
     // Sixty copies would be known to be too many.
     let refused = sim
         .run(&["run", "-n", "60", "0", "--", "true"])
         .ended(125)
         .stderr;
-    assert_contains(&refused, "0 takes 48 clients, and not 60");
+    assert_contains(&refused, "device 0 accepts 48 clients, not 60");
     let by_hand = sim.profile(&whole("max-clients = 50"));
     let check = sim
         .run(&["check", by_hand.to_str().unwrap()])
@@ -216,6 +216,6 @@ fn advice_puts_no_more_copies_on_a_device_than_it_takes() {
     let refused = advise(&THIRTY_EACH.replace("30", "49")).ended(5);
     assert_contains(
         &refused.stderr,
-        "a has figures only for more copies than a device takes clients",
+        "a has figures only for more copies than a device accepts clients",
     );
 }

@@ -80,14 +80,17 @@ fn a_limit_of_the_caller_that_cannot_be_read_is_refused() {
     };
     assert_snapshot!(refused("junk"), @r#"
     error: cannot read CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=junk: "junk" is not DEVICE=SIZE, as in 0=4G
-    hint: unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; with this value CUDA would lift the memory limit of the device
+    hint: unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; with this value CUDA would ignore the memory limit of the device
     "#);
     for (left, why) in [
         ("0=2G,junk", "\"junk\" is not DEVICE=SIZE, as in 0=4G"),
         ("0=much", "\"much\" is not a size with M or G, as in 0=4G"),
         // A size that only mig-mps reads would lift the limit.
         ("0=2g", "\"2g\" is not a size with M or G, as in 0=4G"),
-        ("first=2G", "\"first\" is no number and no UUID of a device"),
+        (
+            "first=2G",
+            "\"first\" is neither a number nor the UUID of a device",
+        ),
     ] {
         let said = refused(left);
         let error = format!("error: cannot read {VARIABLE}={left}: {why}\n");
@@ -151,7 +154,10 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert_contains(&metrics, of_kind);
 
     let remedy = what.split('`').nth(1).unwrap();
-    assert_eq!(remedy, format!("mig-mps kill 0 {} --signal", over.pid()));
+    assert_eq!(
+        remedy,
+        format!("run ``mig-mps kill 0 {} --signal``", over.pid())
+    );
     let words: Vec<&str> = remedy.split(' ').skip(1).chain(["--yes"]).collect();
     sim.run(&words).ended(0);
     assert!(!over.finish().status.success());
@@ -262,12 +268,12 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let remark = |ran: Ran| plain(&ran.ended(0).stderr);
     assert_snapshot!(remark(sim.run(&["plan", &path])), @"
     GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    A pinned-memory-limit of 20G limits nothing on 0.0, 1.0, which have 9728 MiB of memory.
+    a pinned-memory-limit of 20G has no effect on 0.0, 1.0, which have 9728 MiB of memory
     ");
     let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);
     assert_snapshot!(remark(check), @"
     GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    A pinned-memory-limit of 20G limits nothing on 0.0, which has 9728 MiB of memory.
+    a pinned-memory-limit of 20G has no effect on 0.0, which has 9728 MiB of memory
     ");
     let up = sim.up(profile, &[]).ended(0).stderr;
     assert_contains(&up, "limits nothing");
@@ -281,7 +287,7 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let plan = sim.run(&["plan", more]).ended(0).stdout;
     assert_contains(
         &plan,
-        "(the device has 9728 MiB, so this limits nothing): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
+        "(the device has 9728 MiB, so this limit has no effect): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
     );
     for (option, devices) in [
         (&[][..], "0.0, 1.0, which have 9728 MiB"),

@@ -44,7 +44,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
         "cuda-app hold, 516 MiB) computes outside MPS: its pipe directory is /nowhere; ",
     );
     let remedy = format!(
-        "`kill {pid}` ends it; compute-mode = \"exclusive-process\" in the profile prevents it"
+        "`kill {pid}` ends it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
     );
     assert!(what.ends_with(&remedy), "{what}");
     assert_contains(
@@ -58,7 +58,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     let second = stranger(&sim, "0");
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        "2 programs compute outside MPS and are time-sliced with all clients; `mig-mps doctor` has the remedies",
+        "2 programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the remedies",
     );
     drop(second);
     let shown = sim.in_80_columns("status").stdout;
@@ -94,7 +94,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
         ),
         (
             format!("/system.slice/docker-{id}.scope"),
-            "stopping the container 9ec39b91f3d7 ends it",
+            "stop the container 9ec39b91f3d7 ends it",
         ),
         // It was not started by systemd itself: others may be in the service, such as those of cron.
         ("/system.slice/cron.service".to_owned(), kill.as_str()),
@@ -148,7 +148,7 @@ fn the_owner_sees_what_she_can_do() {
         .ended(0);
     let app = stranger(&sim, "0");
     assert!(
-        to_owner().ends_with("; 0 does not serve nobody: use another device"),
+        to_owner().ends_with("use another device, because ; 0 does not serve nobody"),
         "{}",
         to_owner()
     );
@@ -172,7 +172,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "error: its users may not enter {run_dir}, which leads to the daemon of 0\nhint: let users in (chmod o+x {run_dir})"
+            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (chmod o+x {run_dir})"
         ),
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;
@@ -183,7 +183,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     let ran = sim.run(&["verify"]).ended(1);
     assert_contains(
         &ran.stderr,
-        "hint: mig-mps restart 0 lets its users in again\n",
+        "hint: run `mig-mps restart 0` to give its users access again\n",
     );
     sim.run(&["restart", "0", "--yes"]).ended(0);
     sim.run(&["verify"]).ended(0);

@@ -110,7 +110,7 @@ fn it_is_shown_and_the_next_up_replaces_it() {
     assert_eq!(status["remarks"][0]["id"], "daemon-of-user", "{status:#}");
     assert_eq!(
         status["remarks"][0]["what"],
-        "its daemon runs as nobody, as mig-mps 0.2 started it: `mig-mps restart 0` starts one that runs as root"
+        "its daemon runs as nobody, as mig-mps 0.2 started it: run `mig-mps restart 0` to start a daemon that runs as root"
     );
     // It has a client, which is not disturbed.
     let busy = sim.up(&whole(HERS), &["--yes"]).ended(4);
@@ -149,7 +149,7 @@ fn restart_and_down_end_it_without_a_session() {
         );
         assert_contains(
             &refused,
-            "hint: mig-mps restart 0 starts one that runs as root",
+            "hint: run `mig-mps restart 0` to start a daemon that runs as root",
         );
     }
     sim.run(&["status"]).ended(0);
