@@ -86,7 +86,7 @@ impl CommandError {
                 .error
                 .context("all steps succeeded, but the result could not be verified"),
             hints: vec![
-                "nothing was undone; run the same command again to verify the result".to_owned(),
+                "run the same command again to verify the result; nothing was undone".to_owned(),
             ],
         }
     }

@@ -360,7 +360,7 @@ pub enum NotAttached {
     AnotherDevice(String),
     #[error("CUDA shows {seen} of {gpus} GPUs")]
     OtherCount { seen: usize, gpus: usize },
-    #[error("libcuda cannot be loaded: {0}")]
+    #[error("libcuda cannot be loaded ({0})")]
     NoLibrary(String),
     #[error(transparent)]
     Check(#[from] RunError),

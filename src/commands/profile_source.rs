@@ -120,7 +120,7 @@ fn load_applied((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfi
         None => path.clone(),
     };
     note(&format!(
-        "using profile number {number}, {what}, applied {at} by {by}"
+        "using profile {number}, {what}, applied {at} by {by}"
     ));
     Ok(ChosenProfile {
         profile: applied.parse_profile()?,

@@ -88,7 +88,9 @@ pub(super) fn start_daemons(
 fn no_device_error(command: &str, environment: &Environment) -> CommandError {
     let known = known_devices(environment);
     let names = match command {
-        "start" if known.stopped.is_empty() => Some("no device is stopped".to_owned()),
+        "start" if known.stopped.is_empty() => {
+            Some("run `mig-mps status` to see the devices; no device is stopped".to_owned())
+        }
         "start" => Some(format!(
             "choose one of the stopped devices: {}",
             known.stopped.join(", ")

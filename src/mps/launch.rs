@@ -235,7 +235,7 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     let printed = printed.trim();
     let code = output.status.code();
     let meaning = match code {
-        _ if !printed.is_empty() => printed.to_owned(),
+        _ if !printed.is_empty() => printed.trim_start_matches("error: ").to_owned(),
         Some(100) => format!("CUDA sees no device {device}"),
         Some(0) => "it exited without an error, but no daemon is running".to_owned(),
         // Measured with a path that is too long.

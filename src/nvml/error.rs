@@ -77,7 +77,15 @@ impl fmt::Display for Code {
     }
 }
 
-/// `GPU 0: nvmlDeviceSetMigMode: Not Supported (3)`; a lost GPU is said to be lost in plain words first.
+/// ` on GPU 0`; nothing for the driver as a whole.
+fn place(subject: &str) -> String {
+    match subject {
+        "the driver" => String::new(),
+        _ => format!(" on {subject}"),
+    }
+}
+
+/// `nvmlDeviceSetMigMode failed on GPU 0: Not Supported (3)`; a lost GPU is said to be lost in plain words first.
 fn refusal(subject: &str, call: &str, code: Code) -> String {
     match code {
         Code::GPU_IS_LOST if subject.starts_with("GPU ") => {
@@ -87,7 +95,7 @@ fn refusal(subject: &str, call: &str, code: Code) -> String {
                 code.0
             )
         }
-        _ => format!("{subject}: {call}: {code}"),
+        _ => format!("{call} failed{}: {code}", place(subject)),
     }
 }
 
@@ -113,7 +121,7 @@ pub enum NvmlError {
         code: Code,
     },
     /// A call did not return. Its thread was abandoned.
-    #[error("{subject}: {call} did not return within {} s: the driver or the GPU hangs", waited.as_secs())]
+    #[error("{call} did not return{} within {} s; the driver or the GPU is hung", place(subject), waited.as_secs())]
     Hung {
         call: &'static str,
         /// The GPU or instance.
@@ -130,7 +138,10 @@ pub enum NvmlError {
         reason: String,
     },
     /// The library gave an undocumented answer.
-    #[error("{subject}: {call} answered {answer}, which this version does not support")]
+    #[error(
+        "{call} answered {answer}{}, which this version does not support",
+        place(subject)
+    )]
     Strange {
         call: &'static str,
         /// The GPU or instance.

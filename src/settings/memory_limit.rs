@@ -137,7 +137,9 @@ impl FromStr for MemoryLimit {
             "" if !number.is_empty() => return Err(missing_unit(number)),
             "mb" | "gb" | "tb" => {
                 let unit = unit[..1].to_uppercase();
-                return Err(format!("its unit is M (MiB) or G (GiB): {number}{unit}?"));
+                return Err(format!(
+                    "its unit is M (MiB) or G (GiB), as in {number}{unit}"
+                ));
             }
             _ => {
                 return Err(

@@ -59,7 +59,7 @@ fn a_busy_gpu_keeps_its_mode_and_the_holder_is_named() {
     let holder = testbed.sim.node.holder(&[0]);
     let error = refused(&testbed, Allowed::default());
     let text = error.to_string();
-    let named = format!("held by pid {} (", holder.pid());
+    let named = format!("kept open by pid {} (", holder.pid());
     assert_contains(&text, &named);
     assert_contains(&text, ", session-1.scope)");
     assert!(error.is_busy() && !error.is_pending(), "{error:?}");
@@ -130,7 +130,7 @@ fn a_unit_that_does_not_start_again_is_said_and_started_by_the_next_run() {
     assert!(
         error
             .to_string()
-            .starts_with("starting nvidia-dcgm.service again: "),
+            .starts_with("cannot start nvidia-dcgm.service again\n"),
         "{error}"
     );
     assert!(!is_up(&testbed, DCGM));
@@ -171,7 +171,7 @@ fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
     assert_eq!(testbed.sim.happened("gpu reset"), 0);
     let stands = &error.rolled_back.stands;
     assert!(
-        matches!(stands.as_slice(), [one] if one.contains("MIG mode: the change is pending")),
+        matches!(stands.as_slice(), [one] if one.contains("the MIG mode change is pending")),
         "{error}"
     );
     assert_eq!(mode(&testbed), (false, true));
@@ -259,6 +259,6 @@ fn no_reset_is_made_while_a_call_hangs() {
     let error = testbed.hand.bring_with("3g.40gb@0 / 3g.40gb@0", RESET);
     let error = error.unwrap_err();
     assert_eq!(testbed.sim.happened("gpu reset"), 0, "{error}");
-    let hangs = "nvmlDeviceSetMigMode has not returned for ";
+    let hangs = "nvmlDeviceSetMigMode did not return on ";
     assert_contains(&error.to_string(), hangs);
 }

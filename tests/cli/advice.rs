@@ -83,7 +83,7 @@ fn a_built_in_profile_that_does_not_fit_is_answered_with_those_that_do() {
         );
         assert_contains(
             said,
-            "hint: these built-in profiles fit: whole-gpu; mig-mps init writes",
+            "hint: use a built-in profile that fits (whole-gpu), or run `mig-mps init`",
         );
         assert!(!said.contains("models"), "{said}");
         assert!(!said.contains("did you mean"), "{said}");
@@ -342,7 +342,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     let sim = Sim::served("a100-80gb", 1, profile);
     let (name, said) = chosen(&sim, &[]);
     assert_eq!(name, "half");
-    assert_contains(&said, "using half (28 SMs, ");
+    assert_contains(&said, "using device half (28 SMs, ");
     assert_eq!(chosen(&sim, &["--min-memory", "5G"]).0, "half");
     assert_eq!(chosen(&sim, &["-q"]).1, "");
     let (name, said) = chosen(&sim, &["--profile", "4g"]);
@@ -402,7 +402,7 @@ fn stopped_services_are_named_before_meanwhile_and_afterwards() {
         .ended(0)
         .stdout;
     let plain = dry.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_contains(&plain, "stops nvidia-dcgm.service while");
+    assert_contains(&plain, "stops nvidia-dcgm.service during");
     assert!(!plain.contains("--stop-holders"), "{dry}");
     assert!(!plain.contains("is held open"), "{dry}");
     let asked = sim
@@ -427,7 +427,7 @@ fn services_that_hold_instances_are_stopped_too() {
     fault.every().fails(19).unwrap();
     let down = ["down", "0.0", "--destroy-mig", "--yes"];
     let said = sim.run(&down).ended(4).stderr;
-    assert_contains(&said, "hint: --stop-holders stops them for the change");
+    assert_contains(&said, "hint: use --stop-holders to stop these services");
     assert_contains(&said, DCGM);
     assert!(!said.contains("let them end"), "{said}");
     // The daemon of the other device has the GPU open, and is in nobody's way.
@@ -561,7 +561,10 @@ fn removed_logs_are_a_finding() {
     fs::remove_file(logs.join("control.log")).unwrap();
     fs::remove_file(logs.join("server.log")).unwrap();
     let said = sim.run(&["logs", "0.2"]).ended(0).stderr;
-    assert_contains(&said, "has no control.log: `mig-mps doctor` tells whether");
+    assert_contains(
+        &said,
+        "has no control.log; run `mig-mps doctor` to check whether",
+    );
 }
 
 #[test]
@@ -584,7 +587,7 @@ fn words_of_other_programs_do_not_mislead() {
         (&["-L"], "did you mean `mig-mps list`?"),
         (&["-i", "0", "-mig", "1"], "mig-mps up PROFILE switches"),
         (&["list", "-i", "0"], "--gpu N takes"),
-        (&["status", "-w"], "--watch shows it again and again"),
+        (&["status", "-w"], "use --watch to refresh the display"),
         (&["doctor", "--fix"], "mig-mps heal"),
         (
             &["run", "class", "python", "x.py"],

@@ -55,7 +55,7 @@ fn the_rate_that_a_program_prints() {
     No verdict: in some measurements the driver listed no copy on 0. The program exited too soon, or did not use the GPU.
     "#);
     // It says beforehand how long it will take.
-    assert_snapshot!(ran.stderr, @"24 measurements of up to 10.0 s each: up to 4m0s in all, or longer if one run of the program takes longer; press Ctrl-C to stop");
+    assert_snapshot!(ran.stderr, @"note: 24 measurements of up to 10.0 s each: up to 4m0s in all, or longer if one run of the program takes longer; press Ctrl-C to stop");
     let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
     let compared = &json["comparisons"][0];
     assert_eq!(json["quantity"], "rate");
@@ -310,7 +310,7 @@ fn a_program_that_leaves_mps_is_not_compared() {
         let said = ran.ended(1).stderr;
         assert_contains(
             &said,
-            ") used 0 outside MPS, and the comparison was stopped\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY",
+            ") used device 0 outside MPS, and the comparison was stopped\nhint: check that the program does not change CUDA_MPS_PIPE_DIRECTORY",
         );
         assert_eq!(saved, "", "{program}");
     }
@@ -327,7 +327,7 @@ fn a_program_that_enters_mps_is_not_compared() {
         let (ran, saved) = compare_after(&sim, &enters, program);
         assert_contains(
             &ran.ended(1).stderr,
-            ") used 0 as an MPS client, and was to run outside MPS\nhint: the program changes",
+            ") used device 0 as an MPS client, but should run outside MPS\nhint: check that the program does not change",
         );
         assert_eq!(saved, "", "{program}");
     }
@@ -340,7 +340,7 @@ fn a_program_that_does_not_use_the_device_is_not_saved() {
     let ran = ran.ended(1);
     assert_contains(&ran.stdout, "AS CLIENTS");
     assert_contains(&ran.stdout, "the driver listed no copy on 0");
-    assert_contains(&ran.stderr, "cannot save the figures of 1 copy");
+    assert_contains(&ran.stderr, "cannot save the measurements of 1 copy");
     assert_eq!(saved, "");
     let json = compare(&sim, &["-n", "1", "--rounds", "1", "--json"], "echo 5");
     assert_eq!(

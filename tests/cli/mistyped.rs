@@ -169,13 +169,13 @@ fn devices_that_are_named_in_another_way() {
     hint: separate devices by blanks: 0.0 0.2
     "#);
     assert_snapshot!(said(&sim, "down gpu0"), @r#"
-    error: "gpu0" can mean 0.0 or 0.2
+    error: "gpu0" is ambiguous: 0.0 or 0.2
     hint: choose one device, or all of GPU 0 with --gpu 0 in commands that accept several
     "#);
     let client = sim.client("0.2");
     let pid = client.pid();
     let error = format!(
-        "error: run ``mig-mps kill needs DEVICE and PID``\nhint: run run ``mig-mps kill 0.2 {pid} for every client of device 0.2``\n"
+        "error: mig-mps kill needs DEVICE and PID\nhint: run `mig-mps kill 0.2 {pid}` for every client of device 0.2\n"
     );
     assert_eq!(said(&sim, "kill 0.2"), error);
 }
@@ -220,7 +220,7 @@ fn what_goes_otherwise_here_is_answered_with_our_way() {
         ),
         (
             "check balanced --gpu l4",
-            "\"l4\" has no MIG: the built-in profile whole-gpu is for such GPUs",
+            "\"l4\" has no MIG; use the built-in profile whole-gpu for such GPUs",
         ),
     ] {
         assert_contains(&said(&sim, line), hint);

@@ -283,7 +283,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         .spawn()
         .unwrap();
     wait_until("the program computes", || sim.happened("client start") == 1);
-    let hint = "use hint: --gpu 1 to select the idle GPUs";
+    let hint = "hint: use --gpu 1 to select the idle GPUs";
     refused(&sim, &[], &format!("GPU 0: pid {} (root, ", app.id()), hint);
     drop(app.stdin.take());
     app.wait().unwrap();
@@ -314,7 +314,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         &sim,
         &["--gpu", "1"],
         "GPU instance is not known to be created by mig-mps",
-        "nvidia-smi mig -dci, then -dgi",
+        "`nvidia-smi mig -dci`, then `-dgi`",
     );
     let usage = sim.run(&["selftest", "--gpu", "1", "--no-mig"]).ended(2);
     assert_contains(&usage.stderr, "--no-mig leaves nothing to test on it");
@@ -379,7 +379,7 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
             sim.run(&["down", "--gpu", "0"]).ended(0);
         } else {
             let ran = sim.run(&["down", "--gpu", "0", "--dry-run"]);
-            let is_left = ran.stderr.contains("A self-test was interrupted");
+            let is_left = ran.stderr.contains("a self-test was interrupted");
             let ran = sim.run(&["restart", "busy", "--yes"]).ended(0);
             let said = "a self-test was interrupted; restoring GPU 0";
             assert_eq!(ran.stderr.contains(said), is_left, "{}", ran.stderr);
@@ -637,7 +637,7 @@ fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
     let path = sim.node.dir().join("report.txt");
     let options = ["--quick", "--reset", "--report", path.to_str().unwrap()];
     let ran = selftest(&sim, &options).ended(1);
-    assert_contains(&ran.stdout, ": it exited with signal: 9 (SIGKILL)");
+    assert_contains(&ran.stdout, ": it failed (signal: 9 (SIGKILL)");
     assert_contains(&ran.stderr, "cannot restore GPU 0 after the self-test");
     let report = fs::read_to_string(path).unwrap();
     assert_contains(

@@ -84,7 +84,7 @@ fn a_name_that_kubernetes_refuses_is_not_offered() {
     ");
     assert_eq!(
         listed.stderr,
-        "device device a- is not offered: \"a-\" is not a resource name: it needs at most 63 characters, and a letter or digit at both ends\n"
+        "note: device a- is not offered: \"a-\" is not a resource name: it needs at most 63 characters, and a letter or digit at both ends\n"
     );
 }
 

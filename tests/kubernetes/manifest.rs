@@ -514,7 +514,7 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     pod: 0
     pod: 4
     error: /opt/mig-mps/profile.toml:6:10: this does not fit on a selected GPU
-    hint: 2 × 1g.10gb, or 7g.80gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
+    hint: request 2 × 1g.10gb, or 7g.80gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb instead
     error: the profile was not applied, and nothing was installed
     hint: see the lines above; the kubelet starts this pod again
     unchanged
@@ -566,7 +566,7 @@ fn a_host_has_one_mig_mps() {
     hint: remove the package (`apt purge mig-mps`, or `dnf remove mig-mps`), or delete the DaemonSet of this pod
     pod: 4
     error: units on this host run /opt/hand/mig-mps
-run `    hint: /opt/hand/mig-mps systemd --uninstall` to remove them; or delete the DaemonSet of this pod
+    hint: run `/opt/hand/mig-mps systemd --uninstall` to remove them; or delete the DaemonSet of this pod
     pod: 4
     error: /etc/mig-mps/profile.toml is not from a pod
     hint: move /etc/mig-mps/profile.toml away, or delete the DaemonSet of this pod

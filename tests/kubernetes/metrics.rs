@@ -114,11 +114,11 @@ fn prometheus_gets_text_and_others_are_told() {
     };
     let answers = ["GET /metrics", "HEAD /metrics", "POST /metrics", "GET /"].map(first_line);
     assert_snapshot!(answers.concat(), @"
-    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 672
+    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 671
     # HELP mig_mps_plugin_registered 1 if the kubelet has registered the resource.
-    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 672
+    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 671
 
-    HTTP/1.1 405 Method Not Allowed; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 26
+    HTTP/1.1 405 Method Not Allowed; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 24
     use GET to read metrics
     HTTP/1.1 404 Not Found; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 21
     the path is /metrics

@@ -130,7 +130,7 @@ fn a_refusal_names_the_pods_of_clients() {
     );
     assert_contains(
         &refused.stderr,
-        "cuda-app hold), pod default/small-0\nhint: wait for them",
+        "cuda-app hold), pod default/small-0\nhint: wait for running clients",
     );
 }
 

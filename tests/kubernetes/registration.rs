@@ -31,7 +31,7 @@ fn it_waits_for_a_kubelet_and_outlives_it() {
     // The kubelet has never run on this node.
     let plugin = Plugin::on(&sim);
     wait_until("it waits", || {
-        plugin.said().contains("waits for a kubelet: ")
+        plugin.said().contains("waiting for a kubelet: ")
     });
     for times in 1..=3 {
         kubelet.start();

@@ -105,6 +105,6 @@ fn a_job_does_not_begin_on_a_device_for_somebody_else() {
         "CANCELLED"
     );
     assert!(!lab.output(other).contains("up devices"));
-    let line = "output:mig-mps: job 2: only daemon may use 0, and this is bin";
+    let line = "output:mig-mps: job 2: device 0 serves only user daemon, not user bin";
     assert_contains(&lab.log(0), line);
 }

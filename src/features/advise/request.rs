@@ -109,7 +109,7 @@ impl<'a> AdviceRequest<'a> {
         for program in &wanted.programs {
             match usable_figures(node, program, &wanted.measured, interpolates) {
                 Ok(usable) => figures.push(usable),
-                Err(why) => unusable.push(format!("{} {why}", program.name)),
+                Err(why) => unusable.push(format!("program {} {why}", program.name)),
             }
         }
         if !unusable.is_empty() {

@@ -67,7 +67,7 @@ fn judge_directory(id: &'static str, path: &Path) -> Finding {
 fn run_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
         Ok(directories) => judge_directory(id, &directories.run),
-        Err(error) => Finding::fail(id, format!("{error}: {}", error.hints().join("; "))),
+        Err(error) => Finding::fail(id, format!("{error}; {}", error.hints().join("; "))),
     }
 }
 

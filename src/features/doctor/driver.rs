@@ -88,7 +88,7 @@ fn libcuda(id: &'static str, examined: &Examined<'_>) -> Finding {
 /// Adds to a missing library that a container has the driver, if one has it.
 fn with_container(missing: String) -> String {
     match driver_container_hint() {
-        Some(hint) => format!("{missing}: {hint}"),
+        Some(hint) => format!("{missing}; {hint}"),
         None => missing,
     }
 }
@@ -97,7 +97,7 @@ fn mps_programs(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.mps_programs() {
         Ok(programs) => Finding::ok(id, programs.control.display().to_string()),
         Err(error) => {
-            let seen = format!("{error}: {}", error.hints().join("; "));
+            let seen = format!("{error}; {}", error.hints().join("; "));
             Finding::fail(id, seen)
                 .with_command("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server")
         }

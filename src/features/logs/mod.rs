@@ -219,7 +219,7 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
     }
     let elsewhere = node.command_as_owner(&names[0], "logs");
     Err(command_error(format_args!(
-        "{} ({}) has no logs: mig-mps has started no daemon for it",
+        "device {} ({}) has no logs: mig-mps has started no daemon for it",
         names[0], device.uuid
     ))
     .with_hint(

@@ -287,9 +287,7 @@ fn check_program(program: &Path) -> Result<()> {
             "systemd would run {} as root, but another user can change it: {error}",
             program.display()
         ))
-        .with_hint(
-            "install the program in a directory of root: `install -m 755 mig-mps /usr/local/bin/`",
-        )
+        .with_hint("install the program where only root can change it, such as /usr/local/bin")
     })
 }
 

@@ -106,7 +106,7 @@ impl UsageMistake<'_> {
             return None;
         };
         if word == "help" {
-            return Some(format!("mig-mps {} --help", self.command));
+            return Some(format!("run `mig-mps {} --help`", self.command));
         }
         let object = self.own_words().first().map(String::as_str);
         let object = object.filter(|_| ["get", "describe", "show"].contains(&word.as_str()));

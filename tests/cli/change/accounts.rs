@@ -71,7 +71,7 @@ fn a_job_of_a_member_of_the_group_begins() {
     };
     assert_contains(
         &prolog_with_members("").ended(1).stdout,
-        "only the group users may use 0, and this is nobody",
+        "device 0 serves only the group users, not user nobody",
     );
     assert_eq!(prolog_with_members("nobody").ended(0).stdout, "");
 }
@@ -83,7 +83,8 @@ fn a_daemon_whose_user_is_gone_goes_on() {
     let before = sim.device("0");
     let refused = without_nobody(&sim, &["restart", "0", "--yes"]).ended(1);
     assert_snapshot!(refused.stderr, @r#"
-    error: cannot start the daemon of 0: there is no user "nobody" on this machine
+    error: cannot start the daemon of device 0
+      cause: there is no user "nobody" on this machine
     hint: create the user, or change the profile
     "#);
     let dry = without_nobody(&sim, &["restart", "0", "--dry-run"]).ended(1);
@@ -405,7 +406,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let found = problems(&sim.status());
     let said = "its pipe directory has wrong permissions: every user may write to it; ";
     let remedy = format!("chmod go-w {}", pipe.display());
-    let what = format!("{said}`{remedy}` corrects them");
+    let what = format!("{said}run `{remedy}` to correct them");
     assert_eq!(found, [("pipe-access".to_owned(), what)]);
     sim.up_does_nothing(&whole("serve = \"all\""));
     testkit::shell(remedy).ended(0);
@@ -417,7 +418,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     assert_eq!(id, "log-access");
     assert!(
         what.ends_with(&format!(
-            "every user may write to it; `{remedy}` corrects them"
+            "every user may write to it; run `{remedy}` to correct them"
         )),
         "{what}"
     );

@@ -350,7 +350,7 @@ fn of_two_commands_at_once_the_first_runs_the_programs_for_both() {
         let second = sim.run(&[args]).ended(0);
         assert_contains(
             &said(&sim, &second),
-            "is already running the programs in DIR, and will also run them for this change.",
+            "is already running the programs in DIR and will also run them for this change",
         );
     }
     assert_eq!(ran(&sim), ["a"]);

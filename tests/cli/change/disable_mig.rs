@@ -38,11 +38,11 @@ fn what_down_says_is_about_the_gpus_asked_for() {
       |.....|.....|.....|.....|.....|.....|1g  |.....|  then
       - stop 1 daemon: 1.0
       - destroy 3g.71gb at slices 0-3 (mig-mps created it)
-    GPU 1 stays in MIG mode: it still has instances
+    note: GPU 1 stays in MIG mode: it still has instances
     1 daemon stopped, 1 GPU instance destroyed in N s
-    these GPU instances remain, because they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other devices:
+    note: these GPU instances remain, because they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other devices:
       GPU 1 1g.18gb at slice 6
-    the next up of profile.toml, also at boot, creates them again, unless you change the profile
+    note: the next up of profile.toml, also at boot, creates them again, unless you change the profile
     ");
 }
 
@@ -121,7 +121,7 @@ fn disable_mig_says_where_the_mode_stays() {
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert_contains(
         &ran.stderr,
-        "GPU 0 stays in MIG mode: it is not known that mig-mps switched it on",
+        "GPU 0 stays in MIG mode: it is not known that mig-mps switched MIG mode on",
     );
 }
 
@@ -134,7 +134,7 @@ fn where_the_mode_stays_is_said_before_the_question() {
     let stays = "GPUs 0-1 stay in MIG mode: it is not known that mig-mps switched MIG mode on, for example after a reboot; to switch it off, run `nvidia-smi -i 0,1 -mig 0`\n";
     let ran = sim.run(&["down", "--disable-mig"]).ended(4);
     assert_contains(&ran.stderr, stays);
-    assert_contains(&ran.stderr, "there is no terminal to ask on");
+    assert_contains(&ran.stderr, "confirmation required: ");
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert_eq!(ran.stderr.matches(stays).count(), 1, "{}", ran.stderr);
     // Nothing is left to do, and that is still so.

@@ -145,7 +145,7 @@ fn a_client_that_joins_at_the_last_moment_is_spared() {
     let client = sim.client("0.2");
     drop(held);
     let ran = down.end().ended(1);
-    assert_contains(&ran.stdout, "a client has joined at the last moment");
+    assert_contains(&ran.stdout, "a client connected in the last moment");
     // Its daemon admits no others, and heal starts another when that one has left.
     assert_eq!(sim.device("0.2")["state"], "closing");
     assert!(client.finish().status.success());
@@ -219,7 +219,7 @@ fn a_program_outside_mps_keeps_its_instance() {
         let refused = ran.ended(4).stderr;
         assert_contains(&refused, &named);
         assert_contains(&refused, ") uses 0.2 outside MPS\n");
-        assert_contains(&refused, "--force ends only clients of daemons");
+        assert_contains(&refused, "--force ends only MPS clients");
     }
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     app.finish();
@@ -294,7 +294,7 @@ fn what_destroy_mig_leaves_is_said() {
         node["boot-id"] = "another".into();
     });
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert_contains(&ran.stderr, "These GPU instances stay");
+    assert_contains(&ran.stderr, "these GPU instances remain");
     assert_contains(&ran.stderr, "GPU 0 2g.20gb at slices 0-1");
 }
 

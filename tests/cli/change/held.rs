@@ -103,8 +103,8 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     sim.node.service(DCGM);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_snapshot!(held_by_root(&ran.stderr), @"
-    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    waiting for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service) to close GPUs 0-1
+    note: GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: waiting for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service) to close GPUs 0-1
     error: cannot switch the MIG mode of GPUs 0-1: kept open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     hint: use --stop-holders to stop these services during the change
     ");
@@ -150,7 +150,7 @@ fn up_shows_who_holds_its_gpus() {
     let doubt = below(&plan(&sim, SMALL, &[]));
     assert_contains(
         &doubt,
-        "meanwhile, its daemons and instances are restored, and nothing else is done.\n",
+        "because of this, its daemons and instances are restored, and nothing else is done.\n",
     );
     let ran = sim.up(SMALL, &[]).ended(4);
     assert_eq!(below(&ran), doubt);
@@ -173,11 +173,11 @@ fn no_client_is_ended_for_a_switch_that_the_driver_may_refuse() {
     let ran = sim.up(SMALL, &["--yes", "--force"]).ended(4);
     assert_contains(
         &ran.stderr,
-        "the MIG mode of GPU 0, and no client is ended for that: kept open by pid ",
+        "the driver might reject the MIG mode change of GPU 0 after clients were ended: kept open by pid ",
     );
     assert_contains(
         &ran.stderr,
-        "hint: --stop-holders stops them for the change",
+        "hint: use --stop-holders to stop these services",
     );
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

@@ -103,7 +103,7 @@ fn the_profile_that_was_applied_outlasts_its_file_and_a_reboot() {
     let ran = sim.run(&["plan", "--exit-code"]).ended(3);
     let path = file(&sim, "large.toml");
     let said = format!(
-        "note: using profile number 2, {}, applied N ago by USER\n",
+        "note: using profile 2, {}, applied N ago by USER\n",
         path.display()
     );
     assert!(plain(&ran.stderr).starts_with(&said), "{}", ran.stderr);
@@ -122,7 +122,7 @@ fn the_profile_before_can_be_applied_again() {
     let sim = twice();
     let ran = sim.run(&["up", "--previous", "--yes"]).ended(0);
     let path = file(&sim, "small.toml");
-    let said = format!("Profile: number 1, {}, applied ", path.display());
+    let said = format!("note: using profile 1, {}, applied ", path.display());
     assert_contains(&ran.stderr, &said);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(
@@ -295,7 +295,7 @@ fn without_a_profile_status_says_so_and_up_needs_one() {
     assert_eq!(line(&sim), "no profile is recorded");
     assert_eq!(sim.status()["applied_profile"], Value::Null);
     let ran = sim.run(&["up"]).ended(2);
-    assert_contains(&ran.stderr, "no profile is named");
+    assert_contains(&ran.stderr, "no profile is selected");
     // A table for a program has its columns alone.
     let table = sim.run(&["status", "--columns", "name"]).ended(0).stdout;
     assert!(table.starts_with("NAME\n"), "{table}");
@@ -308,7 +308,11 @@ fn the_profile_of_the_boot_comes_first() {
     let sim = Sim::small();
     sim.prepare("etc/mig-mps/profile.toml", ONE_EACH);
     let ran = sim.run(&["plan", "--exit-code"]).ended(3);
-    assert!(ran.stderr.starts_with("Profile: "), "{}", ran.stderr);
+    assert!(
+        ran.stderr.starts_with("note: using profile "),
+        "{}",
+        ran.stderr
+    );
     assert_contains(&ran.stderr, "/etc/mig-mps/profile.toml\n");
     sim.run(&["set", "0.2", "active-thread-percentage=50"])
         .ended(0);

@@ -96,7 +96,8 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     assert_snapshot!(said(&sim, &ran, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server ended the client, but still lists it because the process has made no CUDA call since
+    error: device 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+      cause: the server ended the client, but still lists it because the process has made no CUDA call since
     hint: add --signal to end the process; otherwise it leaves the list with its next CUDA call
     ");
     assert!(is_alive(client.pid()));
@@ -117,7 +118,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal", "--yes"])
         .ended(0);
-    assert_contains(&ran.stderr, "which was sent SIGTERM");
+    assert_contains(&ran.stderr, "process exited after SIGTERM");
     let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
     assert_contains(&unknown.stderr, "[possible values: TERM, KILL]");
 }
@@ -135,7 +136,7 @@ fn it_asks_first() {
     assert_contains(&no.stdout, question);
     assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
-    assert_contains(&yes.stdout, "its work is ended");
+    assert_contains(&yes.stdout, "GPU work ended");
     assert!(client.finish().output.contains("err 810"));
     // One that ends while the question stands is no mistake.
     let client = sim.client("0.2");
@@ -178,7 +179,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     1 other client continues.
-    1 client is still running:
+    note: 1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     waiting up to 1 s more
     error: 1 client is still running:
@@ -246,15 +247,15 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
     }
     assert_snapshot!(all, @"
     error: pid OTHER is not a client of device 0.2: it is a client of device 0.0
-    hint: run ``mig-mps kill 0.0 OTHER``
-    error: pid OUTSIDE is not a client of device 0.2: it computes on 0.2 outside MPS, where no daemon can end its work
+    hint: run `mig-mps kill 0.0 OTHER`
+    error: pid OUTSIDE is not a client of device 0.2: it computes on device 0.2 outside MPS, where no daemon can end its work
     hint: end the process itself with `kill OUTSIDE`
     error: pid DAEMON is not a client of device 0.2: it is the control daemon of device 0.2
     hint: run `mig-mps restart 0.2` to replace the daemon and its servers
     error: pid SERVER is not a client of device 0.2: it is the MPS server of device 0.2
     hint: run `mig-mps restart 0.2` to replace the daemon and its servers
     error: pid TEST is not a client of device 0.2
-    hint: its clients have pid CLIENT
+    hint: choose a client of device 0.2: pid CLIENT
     ");
     sim.run(&["kill", "0.9", "1"]).ended(2);
     sim.run(&["kill", "0.2"]).ended(2);
@@ -262,7 +263,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
     assert!(client.finish().status.success());
     assert!(other.finish().status.success());
     let none = sim.run(&["kill", "0.2", "1", "--yes"]).ended(2);
-    assert_contains(&none.stderr, "hint: it has no clients");
+    assert_contains(&none.stderr, "device 0.2 has none");
 }
 
 #[test]
@@ -288,10 +289,10 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_reported() {
     error: the daemon of device 0.2 cannot be asked for its clients: another control session is open
     hint: wait until no other mig-mps waits for clients, and close any open session of nvidia-cuda-mps-control
     error: the daemon of device 0.2 cannot be asked for its clients: it is stopped by a signal
-    hint: kill -CONT PID resumes it, mig-mps restart 0.2 --force replaces it
+    hint: run `kill -CONT PID` to resume it, or `mig-mps restart 0.2 --force` to replace it
     error: the daemon of device 0.2 has died, and its clients get CUDA error 806
     hint: run `mig-mps restart 0.2` to start it again
-device     error: 0.2 has no clients: mig-mps does not serve it
+    error: device 0.2 has no clients: mig-mps does not serve it
     hint: run `mig-mps status` to see who computes there
     ");
     assert!(client.finish().output.contains("err 806"));
@@ -308,7 +309,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
     let text = sim.run(&["status"]).ended(0).stdout;
     let cure = format!(
-        "`run ``mig-mps kill 0.2 {} {} --signal` ends them``",
+        "run `mig-mps kill 0.2 {} {} --signal` to end them",
         pids[0], pids[1]
     );
     assert_contains(&text, &cure);
@@ -525,15 +526,15 @@ fn users_end_their_own_clients_and_no_others() {
     all += &said(&sim, &wait.ended(4), &names);
     assert_snapshot!(all, @"
     error: not enough privilege to end a client of device 0: only USER may control its server
-    hint: run it as USER: sudo MIG_MPS_RUN_DIR=/tmp/…/run run ``mig-mps kill 0 ROOTS --yes``
-    error: pid WAITING is not a client of device device 0 yet: it waits in cuInit until the programs of another user have exited, and uses nothing on the GPU
+    hint: run it as USER: `sudo MIG_MPS_RUN_DIR=/tmp/…/run mig-mps kill 0 ROOTS --yes`
+    error: pid WAITING is not a client of device 0 yet: it waits in cuInit until the programs of another user have exited, and uses nothing on the GPU
     hint: end the process itself with `kill WAITING`
     ");
     assert!(roots.finish().status.success());
     // The user's own server, though the daemon is root's.
     assert!(waiting.wait_up().ends_with("mps yes"));
     let ended = by_nobody(waiting.pid()).ended(0);
-    assert_contains(&ended.stderr, "its work is ended");
+    assert_contains(&ended.stderr, "GPU work ended");
     assert!(waiting.finish().output.contains("err 810"));
     // A server for everybody is root's, no matter who its clients are.
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
@@ -556,8 +557,8 @@ fn a_user_in_the_place_of_a_pid_is_answered_with_the_pids() {
     let [command] = refused
         .stderr
         .lines()
-        .filter_map(|line| line.split_once(": mig-mps "))
-        .map(|(_, command)| command)
+        .filter_map(|line| line.strip_prefix("hint: run `mig-mps ")?.split_once('`'))
+        .map(|(command, _)| command)
         .collect::<Vec<_>>()[..]
     else {
         panic!("{refused:?}");

@@ -159,7 +159,7 @@ fn settings_changed_behind_our_back_show_as_drift() {
     assert_eq!(sim.ask("0", input), "100.0\n");
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
-    let drift = "pinned-memory-limit was set to 2G and is 1G; client-priority was set to normal and is below-normal; it was changed from outside mig-mps";
+    let drift = "pinned-memory-limit is 1G, but mig-mps set it to 2G; client-priority is below-normal, but mig-mps set it to normal; it was changed from outside mig-mps";
     assert_contains(&status, drift);
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
@@ -220,7 +220,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
     let sim = Sim::with("h200", 1);
     let nobody = sim.run(&["set", "0", "max-clients=8"]).ended(4);
     assert_snapshot!(plain(&nobody.stderr), @"
-cannot change settings of device     error: 0: mig-mps does not serve it
+    error: cannot change settings of device 0: mig-mps does not serve it
     hint: run `mig-mps up` with its profile to start a daemon
     ");
     sim.up(&whole(""), &[]).ended(0);

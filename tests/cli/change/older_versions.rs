@@ -179,7 +179,7 @@ fn a_journal_names_each_unit_once() {
     let systemctl = sim.program_script("systemctl", &script);
     let mut down = sim.command(&["down"]);
     let ran = Ran::of(down.env("MIG_MPS_SYSTEMCTL", systemctl));
-    let said = "It had stopped nvidia-dcgm.service.";
+    let said = "it had stopped nvidia-dcgm.service";
     assert!(
         ran.stderr.contains(said),
         "{}",

@@ -12,13 +12,13 @@ fn daemons_in_no_block_are_named_and_stopped_by_prune_alone() {
     let sim = Sim::served("h200", 3, EACH);
     let ran = sim.up(FIRST, &[]).ended(0);
     assert_snapshot!(ran.stderr, @"
-    2 devices of mig-mps on GPUs 1-2 are in no block; up --prune stops them
+    note: this profile does not select GPUs 1-2, which still have 2 mig-mps devices; use up --prune to stop them
     Nothing to do: the node matches the profile.
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0", "1", "2"]);
     let ran = sim.run(&["plan"]).ended(0);
     assert!(
-        ran.stderr.contains("up --prune stops them"),
+        ran.stderr.contains("use up --prune to stop them"),
         "{}",
         ran.stderr
     );

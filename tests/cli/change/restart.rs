@@ -229,7 +229,7 @@ fn a_dead_daemon_is_started_again_without_a_question() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &text,
-        "0: its daemon has died: `run `mig-mps restart 0`` to start it again, `mig-mps down 0` removes what it left",
+        "0: its daemon has died: run `mig-mps restart 0` to start it again, or `mig-mps down 0` to remove what it left",
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
     assert_contains(
@@ -250,7 +250,7 @@ fn an_orphan_is_ended_by_force_alone() {
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_snapshot!(refused.stderr, @"
     error: the daemon of device 0.2 cannot be asked for its clients: its pipe directory was removed
-    hint: mig-mps restart 0.2 --force starts another
+    hint: run `mig-mps restart 0.2 --force` to start another daemon
     ");
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
@@ -341,7 +341,8 @@ fn a_start_that_fails_is_rolled_back() {
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
     GPU 0: undoing the changes
-    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it printed nothing
+    error: GPU 0 (GPU-…): cannot start the daemon of 0
+      cause: the control daemon of GPU-… did not start (exit status 3): it printed nothing
     earlier changes were undone (1 step)
     hint: run `mig-mps doctor` to find known causes; the whole logs are in /tmp/…/log/GPU-…
     ");
@@ -377,7 +378,7 @@ fn where_nothing_starts_the_next_restart_finishes() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &text,
-        "0: an interrupted change has left it without a daemon: `run `mig-mps restart 0`` to start it again",
+        "0: an interrupted change has left it without a daemon: run `mig-mps restart 0` to start it again",
     );
     // One that is dead already has nothing to go back to.
     let ran = sim.run(&["restart", "0"]).ended(1);
@@ -436,7 +437,8 @@ fn one_that_was_killed_in_between_is_gone_on_with() {
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
     assert!(
-        ran.stderr.starts_with("An earlier run was interrupted: "),
+        ran.stderr
+            .starts_with("note: an earlier run was interrupted: "),
         "{}",
         ran.stderr
     );
@@ -468,7 +470,7 @@ fn a_start_that_nobody_finishes_is_reported_with_its_cure() {
     let _ = sim.run(&["restart", "0.2", "--yes"]);
     sim.run(&["restart", "0.2"]).ended(4);
     let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
-    let said = "0.2: an interrupted change left it unfinished: `up` continues, `run `mig-mps restart 0.2`` to start it again";
+    let said = "0.2: an interrupted change left it unfinished: run `up` to continue, or `mig-mps restart 0.2` to start it again";
     assert_contains(&status, said);
     assert!(!status.contains("interrupted: "), "{status}");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);

@@ -97,7 +97,7 @@ fn commands_that_only_read_report_a_change_that_was_killed() {
     let path = sim.profile(SMALL);
     for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
         let ran = sim.run(args).ended(0);
-        let is_reported = ran.stderr.contains("A change was interrupted: ")
+        let is_reported = ran.stderr.contains("a change was interrupted: ")
             || ran.stdout.contains("interrupted: ");
         assert!(is_reported, "{args:?}: {}", ran.stderr);
     }

@@ -156,7 +156,7 @@ fn mistakes_in_settings() {
       |
     4 | mps = { pinned-memory-limit = "512K" }
       |                               ^^^^^^
-    error: profile.toml:4:31: pinned-memory-limit = "2GB": its unit is M (MiB) or G (GiB): 2G?
+    error: profile.toml:4:31: pinned-memory-limit = "2GB": its unit is M (MiB) or G (GiB), as in 2G
       |
     4 | mps = { pinned-memory-limit = "2GB" }
       |                               ^^^^^

@@ -75,7 +75,7 @@ fn start_and_restart_bring_it_back_and_nothing_else_changes() {
     assert_snapshot!(sim.run(&["start"]).ended(2).stderr, @"
     error: no device is selected
     hint: run `mig-mps start DEVICE`, with --gpu N for every device of a GPU, or '*' for all devices; `mig-mps up` applies a profile
-    hint: no device is stopped
+    hint: run `mig-mps status` to see the devices; no device is stopped
     ");
 }
 
@@ -111,7 +111,7 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     for command in ["start", "restart"] {
         let said = sim.run(&[command, "class"]).ended(2).stderr;
-        let way = "run `mig-mps up` to create its instance again and start a daemon: class is a device of the applied profile profile.toml, but no daemon serves device it";
+        let way = "run `mig-mps up` to create its instance again and start a daemon: class is a device of the applied profile profile.toml, but no daemon serves it";
         assert_contains(&said, way);
     }
     sim.run(&["up", "--yes"]).ended(0);
@@ -127,7 +127,7 @@ fn where_the_instance_is_gone_up_is_the_way() {
 #[test]
 fn every_word_leads_back() {
     let sim = stopped();
-    let starts = "run `mig-mps start class: class is a device of the applied profile profile.toml, but no daemon serves device it` to start a daemon";
+    let starts = "run `mig-mps start class` to start a daemon; device class is in the applied profile profile.toml, but no daemon serves it";
     for words in [
         &["up", "class"][..],
         &["plan", "class"],
@@ -165,13 +165,9 @@ fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
         .join(sim.uuid("half"))
         .join("device.json");
     let said = || sim.run(&["run", "class", "--", "true"]).stderr;
-    assert_contains(&said(), "and no daemon serves device it");
+    assert_contains(&said(), "and no daemon serves it");
     fs::write(&record, "{").unwrap();
-    assert!(
-        !said().contains("and no daemon serves device it"),
-        "{}",
-        said()
-    );
+    assert!(!said().contains("and no daemon serves it"), "{}", said());
 }
 
 #[test]

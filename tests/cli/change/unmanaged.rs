@@ -137,7 +137,7 @@ fn down_destroys_them_only_with_its_option() {
     let ran = sim
         .run(&["down", "--disable-mig", "--yes", "--force"])
         .ended(0);
-    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys those)");
+    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys such instances)");
     assert_eq!(instances(&sim, 0), ["1g.10gb at 6"]);
     let asked = sim.run(&["down", "--destroy-unmanaged"]).ended(4);
     assert_contains(&asked.stderr, "this would destroy GPU 0 1g.10gb at slice 6");
@@ -159,7 +159,7 @@ fn a_compute_instance_of_others_keeps_its_gpu_instance() {
     assert_eq!(compute(), Some(2));
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "error: GPU 0: compute instance slice ");
-    assert_contains(&ran.stderr, " would be destroyed, and mig-mps is not known");
+    assert_contains(&ran.stderr, " would be destroyed, but mig-mps is not known");
     let two = one.replace("[\"1c\"]", "[\"2c\"]");
     sim.up(&two, &["--yes"]).ended(4);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
@@ -216,7 +216,7 @@ fn what_is_put_back_is_theirs() {
 fn what_comes_after_the_question_is_asked_about() {
     let sim = Sim::small();
     let path = sim.profile(ONE_EACH).display().to_string();
-    let named = "Not known to be made by mig-mps:";
+    let named = "Not known to be created by mig-mps:";
     let app = sim.client("0.0");
     let mut up = sim.dialogue(&format!("up {path} --drain 60"));
     up.await_text("Go on?");

@@ -46,7 +46,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let ran = sim.up(WHOLE, &[]).ended(0);
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
-    assert_contains(&said, "Unmanaged daemon PID of USER also serves 1");
+    assert_contains(&said, "note: unmanaged daemon PID of USER also serves 1");
     assert_contains(&said, how);
     assert_contains(&ran.stdout, "1: 2 daemons serve it");
     sim.up_does_nothing(WHOLE);

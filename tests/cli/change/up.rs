@@ -95,7 +95,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     GPUs 0-1: changing the MIG mode resets the GPU. An idle GPU is reset automatically; use --reset for other GPUs. In a virtual machine, reboot instead.
 
     Plan: enable MIG mode on GPUs 0-1, create 4 GPU instances and start 4 daemons.
-    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -215,7 +215,7 @@ devices = [ { profile = "7g" } ]
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
       + start 1 daemon (new instance): 0.0
-    0.0 was 2g.20gb and will be 7g.80gb; check scripts that use this name
+    note: 0.0 was 2g.20gb and will be 7g.80gb; check scripts that use this name
     error: confirmation required: this would stop 2 daemons and destroy 2 instances
     hint: pass --yes to confirm
     ");
@@ -281,7 +281,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 
     Plan: destroy 1 GPU instance, create 3, stop 1 daemon and start 3 (1 client of USER disrupted).
     Apply with: mig-mps up profile.toml --drain 1h
-    0.0 was 3g.40gb and will be 1g.10gb; check scripts that use this name
+    note: 0.0 was 3g.40gb and will be 1g.10gb; check scripts that use this name
     ");
     let before = sim.list();
     let ran = sim.up(quarters, &["--yes"]).ended(4);
@@ -398,7 +398,7 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
       |          ^^^^^^^^^^^^^^
     GPU 0 (NVIDIA A100-SXM4-80GB): 2 × 3g.40gb + 1 × 1g.10gb does not fit: it needs 9 of 8 memory slices
       |3g.40gb                |3g.40gb                |  2 × 3g.40gb
-    hint: 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
+    hint: request 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb instead
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -476,7 +476,7 @@ fn a_second_change_waits_and_names_the_holder() {
     // It says that it waits, and goes on once the other one has ended.
     let profile = sim.profile(SMALL);
     let mut up = sim.talk(&["up", profile.to_str().unwrap()]);
-    up.await_text(&format!("Waiting up to 10 s: {holder}"));
+    up.await_text(&format!("waiting up to 10 s: {holder}"));
     drop(lock);
     up.end().ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -543,7 +543,7 @@ fn a_daemon_without_its_record_is_taken_over() {
         let all = format!("{SMALL}\n[mps]\nserve = \"all\"\n");
         let client = sim.client("0.2");
         let ran = sim.up(&all, &["--yes"]).ended(1);
-        assert_contains(&ran.stderr, "serves otherwise");
+        assert_contains(&ran.stderr, "has other settings");
         assert_contains(&ran.stderr, &format!("has clients: {}\n", client.pid()));
         assert!(client.finish().status.success());
         sim.up(&all, &["--yes"]).ended(0);
@@ -558,13 +558,16 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
     let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
-    assert_contains(&ran.stdout, "\nGPUs 0-1: MIG mode changes with a reset: ");
+    assert_contains(
+        &ran.stdout,
+        "\nGPUs 0-1: changing the MIG mode resets the GPU. ",
+    );
     let hopper = Sim::with("h200", 1);
     let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
     assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);
     let json = sim.run(&["plan", &profile(&sim), "--json"]).json();
     assert_eq!(json["changes"], true);
-    assert_contains(json["gpus"][0]["due"].as_str().unwrap(), "a reboot");
+    assert_contains(json["gpus"][0]["due"].as_str().unwrap(), "reboot instead");
 }
 
 #[test]

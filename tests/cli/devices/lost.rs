@@ -156,7 +156,7 @@ fn destroy(sim: &Sim) {
 fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let sim = Sim::small();
     destroy(&sim);
-    let remedy = "its device no longer exists: `mig-mps up` restores it, `mig-mps down 0.2` to remove what is left";
+    let remedy = "its device no longer exists: run `mig-mps up` to restore it, or `mig-mps down 0.2` to remove what is left";
     let status = sim.status();
     assert_eq!(sim.device("0.2")["state"], "no device");
     assert_eq!(ids(&status, "0.2"), ["device-gone"]);
@@ -217,7 +217,7 @@ fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
         assert_eq!(device["state"], "no device", "{device:#}");
         let what = problem(&status, name);
         let wanted = format!(
-            "its device was created again, with another UUID: `mig-mps up` restores it, `mig-mps down {name}` to remove what is left"
+            "its device was created again, with another UUID: run `mig-mps up` to restore it, or `mig-mps down {name}` to remove what is left"
         );
         assert_eq!(what, wanted);
     }
@@ -278,11 +278,9 @@ fn a_record_of_a_gpu_that_is_not_there_is_no_mistake_of_the_profile() {
     fs::write(&path, record.to_string()).unwrap();
     for words in [&["--yes"][..], &["--yes", "--force"], &["--dry-run"]] {
         let refused = sim.up(MIXED, words).ended(4).stderr;
-        let said = format!(
-            "error: \"1\" is the name of device {uuid}, which is recorded as a device of {gpu}:"
-        );
+        let said = format!("error: the name \"1\" is already used by device {uuid} on {gpu}, ");
         assert!(refused.starts_with(&said), "{refused}{said}");
-        assert_contains(&refused, "hint: mig-mps down 1 stops its daemon");
+        assert_contains(&refused, "hint: run `mig-mps down 1` to stop its daemon");
     }
     sim.run(&["down", "1", "--yes"]).ended(0);
     sim.up(MIXED, &["--yes"]).ended(0);

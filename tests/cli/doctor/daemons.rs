@@ -52,10 +52,11 @@ fn a_daemon_without_its_pipe_directory() {
     let sim = healthy();
     fs::remove_dir_all(sim.pipe("0.2")).unwrap();
     let report = doctor(&sim, &[]);
-    let command =
-        report
-            .check("daemon-orphan")
-            .is("fail", Some("0.2"), "its pipe directory is gone");
+    let command = report.check("daemon-orphan").is(
+        "fail",
+        Some("0.2"),
+        "its pipe directory no longer exists",
+    );
     assert_eq!(command, "mig-mps restart 0.2 --force");
     is_in_status(&sim, "problems", "daemon-orphan", Some("0.2"));
 }
@@ -129,10 +130,7 @@ fn a_gpu_fault() {
     let command = report
         .check("gpu-fault")
         .is("fail", Some("0.2"), "a GPU fault");
-    assert!(
-        command.starts_with("run ``mig-mps kill 0.2 ``"),
-        "{command}"
-    );
+    assert!(command.starts_with("mig-mps kill 0.2 "), "{command}");
     is_in_status(&sim, "problems", "gpu-fault", Some("0.2"));
 }
 
@@ -169,7 +167,7 @@ fn settings_that_somebody_changed() {
     report.check("settings-changed").is(
         "fail",
         Some("0"),
-        "is 1G; it was changed from outside mig-mps",
+        "but mig-mps set it to 2G; it was changed from outside mig-mps",
     );
     is_in_status(&sim, "problems", "settings-changed", Some("0"));
     drop(client);
@@ -275,7 +273,10 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
     let mut problems = status["problems"].as_array().unwrap().iter();
     let shown = problems.find(|one| one["id"] == "sees-all-gpus").unwrap();
     let what = shown["what"].as_str().unwrap();
-    assert!(what.ends_with(&format!("; `{wanted}` ends it")), "{what}");
+    assert!(
+        what.ends_with(&format!("; run `{wanted}` to end it")),
+        "{what}"
+    );
     report
         .check("unmanaged-daemons")
         .is("ok", None, "nvidia-cuda-mps-control");
@@ -347,7 +348,7 @@ fn a_device_that_is_gone() {
     let command = report.check("instances-missing").is(
         "warn",
         None,
-        "GPU 0: GPU instances that mig-mps made are gone: slices",
+        "GPU 0: GPU instances that mig-mps created no longer exist: slices",
     );
     assert_eq!(command, "mig-mps up");
 }
@@ -392,7 +393,7 @@ fn a_memory_limit_that_lets_no_program_start() {
     fs::write(&record, text.replace("516M", "400M")).unwrap();
     doctor(&sim, &[])
         .check("memory-limit")
-        .is("fail", Some("0"), "no program starts");
+        .is("fail", Some("0"), "too small for any program");
 }
 
 #[test]
@@ -538,7 +539,7 @@ fn a_plain_user_sees_less_and_is_not_misled() {
     let report = Report::after_any(&mut doctor);
     report
         .check("outside-mps")
-        .is("unknown", Some("0"), "to root alone");
+        .is("unknown", Some("0"), "only to root");
 }
 
 #[test]

@@ -31,9 +31,11 @@ fn a_gpu_before_volta_or_one_that_does_not_tell() {
     assert_eq!(doctor(&sim, &["0"]).ills().len(), 0);
     let call = "nvmlDeviceGetCudaComputeCapability";
     sim.node.fault(call).every().fails(999).unwrap();
-    doctor(&sim, &[])
-        .check("architecture")
-        .is("unknown", None, "GPU 0 does not report this");
+    doctor(&sim, &[]).check("architecture").is(
+        "unknown",
+        None,
+        "GPU 0 does not report its compute capability",
+    );
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn hidden_processes_may_be_in_the_way_of_a_mig_mode() {
     let command = report.check("gpu-held").is(
         "unknown",
         None,
-        "processes are hidden, and each may hold it",
+        "processes are hidden, and each may keep it open",
     );
     assert!(command.starts_with("sudo "), "{command}");
 }
@@ -130,7 +132,7 @@ fn compute_modes_that_keep_programs_off() {
     let command = doctor(&sim, &["1"]).check("compute-mode").is(
         "warn",
         None,
-        "GPU 1: exclusive-process, and not by a profile",
+        "GPU 1: exclusive-process, but not by a profile",
     );
     assert_eq!(command, as_typed("sudo run `nvidia-smi -i 1 -c DEFAULT`"));
     // By a profile it is in order, and its loss is what `status` reports.
@@ -173,7 +175,7 @@ fn an_idle_gpu_that_nothing_keeps_initialised() {
     sim.up(&whole(""), &[]).ended(0);
     doctor(&sim, &[])
         .check("persistence")
-        .is("ok", None, "by those who have it open");
+        .is("ok", None, "by the processes that have it open");
 }
 
 #[test]
@@ -307,7 +309,7 @@ fn instances_that_the_driver_hides_are_unknown() {
     let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     super::Report(report)
         .check("instance-without-device")
-        .is("unknown", None, "to root alone");
+        .is("unknown", None, "only to root");
 }
 
 #[test]

@@ -350,7 +350,7 @@ fn drivers_from_535_on_are_taken_without_a_word() {
 #[test]
 fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewhere() {
     let small = whole("pinned-memory-limit = \"400M\"");
-    let warning = "pinned-memory-limit 400M may be too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB\n";
+    let warning = "warning: pinned-memory-limit 400M may be too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB\n";
     let sim = Sim::with("h200", 1);
     let refused = sim.up(&small, &[]).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"
@@ -369,7 +369,7 @@ fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewher
         .up(&whole("pinned-memory-limit = \"516M\""), &[])
         .ended(0)
         .stderr;
-    assert_contains(&least, "A pinned-memory-limit of 516M may be");
+    assert_contains(&least, "pinned-memory-limit 516M may be");
     let set = ["set", "0", "pinned-memory-limit=400M"];
     let refused = sim.run(&set).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"

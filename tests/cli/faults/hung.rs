@@ -30,10 +30,10 @@ fn a_hung_device_is_never_called_ready() {
     let status: Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
     let problem = status["problems"][0]["what"].as_str().unwrap();
-    assert!(problem.starts_with("it hangs: "), "{problem}");
+    assert!(problem.starts_with("it is hung: "), "{problem}");
     assert_contains(
         problem,
-        "it has no clients; `run `mig-mps restart 0`` to start a new daemon",
+        "it has no clients; run `mig-mps restart 0` to start a new daemon",
     );
 }
 
@@ -217,7 +217,7 @@ fn too_few_files_are_refused() {
     let up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
     let mut limited = under(&["prlimit", "--nofile=40:40"], &up);
     let ran = Ran::of(limited.uid(NOBODY).gid(NOBODY)).ended(1);
-    assert_contains(&ran.stderr, "may have 40 files open, and needs 64");
+    assert_contains(&ran.stderr, "may have only 40 files open, but needs 64");
 }
 
 /// A node whose daemon may open no more files: it logs its attempts to let a program join without pause.
@@ -242,7 +242,7 @@ fn a_daemon_that_accepts_nobody_is_named_by_one_status() {
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert_eq!(
         problem,
-        "it is hung: its daemon has used up its limit of open files and accepts no connection, so every new client waits forever; it has no clients; `run `mig-mps restart 0`` to start a new daemon"
+        "it is hung: its daemon has used up its limit of open files and accepts no connection, so every new client waits forever; it has no clients; run `mig-mps restart 0` to start a new daemon"
     );
     assert_eq!(status["problems"][0]["id"], "device-hung");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);

@@ -77,6 +77,6 @@ fn a_refused_private_run_prints_no_note_about_devices() {
         let mut run = sim.command(&[&["run"], options, &["--", "true"]].concat());
         let ran = Ran::of(run.env("CUDA_VISIBLE_DEVICES", "0,1,2")).ended(125);
         assert_contains(&ran.stderr, "trainers is served by a daemon of");
-        assert!(!ran.stderr.contains("The program gets"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("the program uses"), "{}", ran.stderr);
     }
 }

@@ -51,7 +51,7 @@ fn a_program_of_a_job_sees_the_gpus_of_the_job() {
     for value in ["2", &third, "", "-1,0", "x"] {
         let mut command = sim.command(&["run", "trainers", "--", "true"]);
         let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", value)).ended(125);
-        assert_contains(&ran.stderr, "which names no GPU of trainers");
+        assert_contains(&ran.stderr, "which selects no GPU of device trainers");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_number_of_slurm_is_that_of_a_device_file() {
     assert_eq!(visible(&sim, &[("CUDA_VISIBLE_DEVICES", "1")], &[]), second);
     let mut command = sim.command(&["run", "trainers", "--", "true"]);
     let ran = Ran::of(command.env("SLURM_JOB_GPUS", "0")).ended(125);
-    assert_contains(&ran.stderr, "which names no GPU of trainers");
+    assert_contains(&ran.stderr, "which selects no GPU of device trainers");
 }
 
 #[test]

@@ -123,7 +123,7 @@ devices = [ { profile = "3g" } ]
     let indices: Vec<&&Value> = gpus.iter().map(|(index, _)| index).collect();
     assert_eq!(indices, [&&json!(0), &&json!(1), &&json!(2)], "{plan:#}");
     for (select, said) in [
-        ("{}", "select needs one of"),
+        ("{}", "select needs at least one of"),
         ("{ all = true, index = [0] }", "leave it out"),
         ("{ all = false }", "all = false selects nothing"),
     ] {
@@ -157,7 +157,7 @@ fn a_plain_user_can_plan_and_check_roots_profile() {
     by_nobody("check", &all).ended(0);
     let ran = by_nobody("plan", &all).ended(0);
     assert_snapshot!(ran.stderr, @"
-    planned as root would apply it, because only root can serve other users
+    note: planned as root would apply it, because only root can serve other users
     Nothing to do: the node matches the profile.
     ");
     let more = all.replace(

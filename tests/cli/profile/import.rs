@@ -149,7 +149,7 @@ fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
     devices = [
       { profile = "7g.80gb" },
     ]
-    device-filter "A100" is no PCI id, so mig-parted selects no GPU by it
+    note: device-filter "A100" is no PCI id, so mig-parted selects no GPU by it
     "#);
     let nothing = imported(&entry("A100"), &[]).ended(2).stderr;
     assert_contains(&nothing, "selects no GPU");
@@ -255,7 +255,7 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
         ("", "no configuration of mig-parted"),
         (
             "version: v1\nmig-configs: [",
-            "no YAML that import reads: unclosed bracket",
+            "not YAML that import can read: unclosed bracket",
         ),
         ("version: v1\nmig-configs: 3\n", "expected keys with values"),
         ("version: v1\nmig-configs: { c: 3 }\n", "expected a list"),

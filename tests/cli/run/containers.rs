@@ -229,7 +229,7 @@ fn older_drivers_share_memory_files() {
     fs::remove_file(version).unwrap();
     let unknown = sim.run(&["env", "trainer", "--format", "docker"]).ended(0);
     assert!(!unknown.stdout.contains("--ipc"));
-    assert_snapshot!(unknown.stderr, @"the version of the driver cannot be read. Before driver 580, a container must share /dev/shm with the host (--ipc host).");
+    assert_snapshot!(unknown.stderr, @"warning: the version of the driver cannot be read. Before driver 580, a container must share /dev/shm with the host (--ipc host).");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn the_cdi_file_follows_the_devices() {
 /// Applies a profile to a node that lacks nothing but for the file.
 fn up_changes_the_file_alone(sim: &Sim, profile: &str, done: &str) {
     let ran = sim.up(profile, &[]).ended(0);
-    let said = format!("The CDI file was {done}; otherwise");
+    let said = format!("The CDI file was {done}. The rest");
     assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
 }
 
@@ -368,9 +368,9 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     assert_eq!(document["changed"], true);
     assert_eq!(document["error"], Value::Null);
     assert_snapshot!(said(&sim, &up), @r#"
-    GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    cannot read the CDI file: /var/run/cdi: others can write to it
-    2 of these devices serve one user at a time: a program of a second user waits in cuInit until the programs of the first user have exited; serve = "all" lets users share
+    note: GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    warning: cannot read the CDI file: /var/run/cdi: others can write to it
+    note: 2 of these devices serve one user at a time: a program of a second user waits in cuInit until the programs of the first user have exited; serve = "all" lets users share
     "#);
     sim.up(&unasked, &[]).ended(0);
     let text = sim.up(PROFILE, &[]).ended(1);
@@ -417,7 +417,7 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
     let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
     assert_snapshot!(nowhere.stderr, @"
     error: cannot write /nowhere/devices.json: No such file or directory
-    hint: mkdir -p /nowhere
+    hint: run `mkdir -p /nowhere`
     ");
 }
 
@@ -432,7 +432,7 @@ fn only_root_has_a_cdi_file() {
     error: NODE/profile.toml:1:7: only root can use cdi = true
       |
     1 | cdi = true
-      |       ^^^^ run the command as root: `sudo mig-mps up NODE/profile.toml`; `mig-mps cdi` prints the file of your own devices
+      |       ^^^^ run it as root: `sudo mig-mps up NODE/profile.toml`; `mig-mps cdi` prints the file of your own devices
     ");
 }
 

@@ -102,14 +102,17 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile(&whole("serve = \"all\", share = 60"));
     let profile = path.to_str().unwrap();
-    let meant = "0 is meant for 60 clients, and 48 are the most with driver 580.";
+    let meant = "device 0 is meant for 60 clients, but 48 are the maximum with driver 580;";
     let check = sim.run(&["check", profile]).ended(0);
     assert_contains(&check.stderr, meant);
     assert!(!check.stdout.contains(" 60 "), "{check:?}");
     let planned = sim.run(&["plan", profile]).ended(0);
     assert_contains(&planned.stderr, meant);
     let of_model = sim.run(&["check", profile, "--gpu", "a100-80gb"]).ended(0);
-    assert_contains(&of_model.stderr, "48 are the most with drivers before 590.");
+    assert_contains(
+        &of_model.stderr,
+        "48 are the maximum with drivers before 590;",
+    );
     let document = sim.run(&["check", profile, "--json"]).json();
     let device = &document["gpus"][0]["devices"][0];
     assert_eq!(
@@ -127,7 +130,7 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
     assert!(!gres.contains("60"), "{gres}");
     // 54 clients would use all SMs.
     let at_limit = sim.run(&["set", "0", "share=48"]).ended(0).stdout;
-    assert_contains(&at_limit, "12 SMs are in no share");
+    assert_contains(&at_limit, "12 SMs remain unused");
     assert!(!at_limit.contains("share = 54"), "{at_limit}");
     assert!(!at_limit.contains("at most"), "{at_limit}");
     for setting in ["share=49", "max-clients=60"] {
@@ -147,7 +150,7 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
         .stderr;
     assert_contains(
         &check,
-        "0 is meant for 50 clients, and 48 are the most with driver 580.",
+        "device 0 is meant for 50 clients, but 48 are the maximum with driver 580;",
     );
 }
 
@@ -159,7 +162,7 @@ fn a_mig_device_takes_its_part_of_the_clients() {
                    devices = [ { profile = \"1g\" }, { profile = \"3g\", compute = [\"1c\", \"2c\"] } ]\n";
     let said = sim.up(profile, &[]).ended(0).stderr;
     let meant =
-        "are meant for 7 clients, and 6 are the most with driver 580, by NVIDIA's MIG guide.";
+        "are meant for 7 clients, but 6 are the maximum with driver 580, by NVIDIA's MIG guide;";
     assert_contains(&said, meant);
     let status = sim.status();
     let devices = status["devices"].as_array().unwrap().iter();

@@ -113,7 +113,7 @@ fn what_computes_where_no_daemon_serves_is_shown_and_no_problem() {
     let status = sim.status();
     assert_eq!(
         status["outside_mps"][0]["cause"],
-        "no daemon serves device this device"
+        "no daemon serves this device"
     );
     assert_eq!(status["degraded"], false);
     sim.run(&["status", "--exit-code"]).ended(0);
@@ -373,7 +373,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     sim.kill_daemon("0.0");
     kill(&sim.device("0.2")["servers"][0]["pid"]);
     let status = sim.status();
-    assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"its daemon has died: `run `mig-mps restart 0.0`` to start it again, `mig-mps down 0.0` removes what it left");
+    assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"its daemon has died: run `mig-mps restart 0.0` to start it again, or `mig-mps down 0.0` to remove what it left");
     assert_eq!(
         status["remarks"],
         json!([{

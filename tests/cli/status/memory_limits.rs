@@ -154,10 +154,7 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert_contains(&metrics, of_kind);
 
     let remedy = what.split('`').nth(1).unwrap();
-    assert_eq!(
-        remedy,
-        format!("run ``mig-mps kill 0 {} --signal``", over.pid())
-    );
+    assert_eq!(remedy, format!("mig-mps kill 0 {} --signal", over.pid()));
     let words: Vec<&str> = remedy.split(' ').skip(1).chain(["--yes"]).collect();
     sim.run(&words).ended(0);
     assert!(!over.finish().status.success());
@@ -235,7 +232,7 @@ fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
         let said = sim.up(&whole(settings), &[]).ended(0).stderr;
         (sim, said)
     };
-    let warning = "Every user of 0 can change its limits: the MPS of driver 535.161.07 takes settings from everybody.";
+    let warning = "every user of 0 can change its limits, because the MPS of driver 535.161.07 accepts settings from all users;";
     let (sim, said) = with(ControlVersion::R535, LIMITED);
     assert_contains(&said, warning);
     let doctor = sim.run(&["doctor", "0"]).stdout;
@@ -267,13 +264,13 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let path = sim.profile(profile).display().to_string();
     let remark = |ran: Ran| plain(&ran.ended(0).stderr);
     assert_snapshot!(remark(sim.run(&["plan", &path])), @"
-    GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    a pinned-memory-limit of 20G has no effect on 0.0, 1.0, which have 9728 MiB of memory
+    note: GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: a pinned-memory-limit of 20G has no effect on devices 0.0, 1.0, which have 9728 MiB of memory
     ");
     let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);
     assert_snapshot!(remark(check), @"
-    GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    a pinned-memory-limit of 20G has no effect on 0.0, which has 9728 MiB of memory
+    note: GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: a pinned-memory-limit of 20G has no effect on device 0.0, which has 9728 MiB of memory
     ");
     let up = sim.up(profile, &[]).ended(0).stderr;
     assert_contains(&up, "limits nothing");
@@ -297,14 +294,14 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
         let said = sim.run(&args).ended(0).stderr;
         assert_contains(
             &said,
-            &format!("A pinned-memory-limit of 30G limits nothing on {devices} of memory."),
+            &format!("a pinned-memory-limit of 30G has no effect on {devices} of memory"),
         );
     }
     let whole = whole("pinned-memory-limit = \"100G\"");
     let up = sim.up(&whole, &["--force", "--yes"]).ended(0).stderr;
     assert_contains(
         &up,
-        "A pinned-memory-limit of 100G limits nothing on 0, 1, which have ",
+        "a pinned-memory-limit of 100G has no effect on devices 0, 1, which have ",
     );
     let fits = Sim::with("h200", 1).up(&whole, &[]).ended(0).stderr;
     assert!(!fits.contains("limits nothing"), "{fits}");

@@ -148,7 +148,7 @@ fn the_owner_sees_what_she_can_do() {
         .ended(0);
     let app = stranger(&sim, "0");
     assert!(
-        to_owner().ends_with("use another device, because ; 0 does not serve nobody"),
+        to_owner().ends_with("use another device, because 0 does not serve nobody"),
         "{}",
         to_owner()
     );
@@ -172,7 +172,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (chmod o+x {run_dir})"
+            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir})"
         ),
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;
@@ -221,30 +221,30 @@ fn run_says_what_a_container_needs() {
     for (words, missing) in [
         (
             &["enroot", "start", "image", "true"][..],
-            format!("Add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
+            format!("add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
         ),
         (
             &["srun", "--container-image=x", "true"],
-            format!("Add --container-mounts={run_dir}:{run_dir}\n"),
+            format!("add --container-mounts={run_dir}:{run_dir}\n"),
         ),
         (
             &["docker", "run", "image"],
-            "Add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
+            "add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
             &["env", "A=b", "nerdctl", "run", "image"],
-            "Add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
+            "add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
             &["podman", "run", "image"],
-            "Add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
+            "add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
         ),
     ] {
         let said = says(words);
         assert_contains(
             &said,
             &format!(
-                "does not have {run_dir}, and its programs run outside MPS without it. {missing}"
+                "does not have {run_dir}, and without it the programs run outside MPS; {missing}"
             ),
         );
     }

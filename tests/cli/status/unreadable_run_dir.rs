@@ -102,7 +102,7 @@ fn no_command_says_that_there_is_no_daemon() {
     }
     let of_gpu = by_nobody(&sim, &["verify", "--gpu", "0"]).ended(2);
     assert_snapshot!(tidy(&of_gpu.stderr), @"
-    error: no daemon serves device device a device of GPU 0 that can be seen: /tmp/…/run: Permission denied
+    error: no daemon serves a device of GPU 0 that can be seen: /tmp/…/run: Permission denied
     hint: run `mig-mps doctor` to check directories and records
     ");
 }
@@ -115,7 +115,7 @@ fn nothing_is_planned_beside_daemons_that_cannot_be_seen() {
     fs::set_permissions(&profile, Permissions::from_mode(0o644)).unwrap();
     for args in [&["heal"][..], &["plan", profile.to_str().unwrap()]] {
         let stderr = tidy(&by_nobody(&sim, args).ended(1).stderr);
-        let error = "error: cannot use the run directory: /tmp/…/run: Permission denied\nhint: run the command as root: ``";
+        let error = "error: cannot use the run directory: /tmp/…/run: Permission denied\nhint: run it as root: `";
         assert!(stderr.starts_with(error), "{stderr}");
     }
 }

@@ -410,7 +410,7 @@ fn too_many(
     if nearest.is_empty() {
         nearest.push(describe_largest_jobs(supply, supply.most_jobs()));
     }
-    let nearest = format!("{} would fit", nearest.join(", or "));
+    let nearest = format!("request {}", nearest.join(", or "));
     let hints = smaller_than_its_name(supply, least).into_iter();
     let sharing = "let jobs share a device by MPS: share = N in the profile gives each of N an equal part (`mig-mps \
      help recipes`, A class of twenty)";

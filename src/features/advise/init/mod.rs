@@ -311,7 +311,7 @@ impl<'a> NewProfile<'a> {
         if !beside.is_dir() {
             let beside = beside.display();
             let error = usage_error(format_args!("there is no directory {beside}"));
-            return Err(error.with_hint(format!("mkdir -p {beside}")));
+            return Err(error.with_hint(format!("run `mkdir -p {beside}`")));
         }
         if !may_write(beside) {
             let message = format!("cannot write {shown}: no permission to write in its directory");

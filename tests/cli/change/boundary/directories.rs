@@ -54,7 +54,7 @@ fn root_reads_no_users_records() {
     ] {
         let ran = sim.run(args).ended(4);
         let hint = format!(
-            "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
+            "hint: run `runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0`",
             args[0]
         );
         assert_contains(&ran.stderr, &hint);

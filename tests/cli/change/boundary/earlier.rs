@@ -145,7 +145,7 @@ fn restart_and_down_end_it_without_a_session() {
         let refused = sim.run(args).ended(4).stderr;
         assert_contains(
             &refused,
-            "runs as nobody, as mig-mps 0.2 started it: root opens no session with it",
+            "runs as nobody, as mig-mps 0.2 started it, so root cannot open a session with it",
         );
         assert_contains(
             &refused,
@@ -176,7 +176,9 @@ fn it_is_not_ended_where_it_cannot_be_replaced() {
     let mut shell = Command::new("unshare");
     shell.args(["-m", "--propagation", "private", "sh", "-ec", &script]);
     let ran = Ran::of(shell.env_clear().envs(sim.node.env())).ended(1);
-    let said = format!("cannot start the daemon of 0: {log}: its file system has no access");
+    let said = format!(
+        "cannot start the daemon of device 0\n  cause: {log}: its file system does not support access"
+    );
     assert_contains(&ran.stderr, &said);
     assert!(is_alive(earlier.daemon));
 }

@@ -224,7 +224,7 @@ fn a_daemon_that_died_has_a_remedy_that_helps() {
         .stderr;
     assert_contains(
         &joining,
-        "device error: 0 accepts no programs: its daemon has died\nhint: wait until the programs that share its private daemon have ended",
+        "error: device 0 accepts no programs: its daemon has died\nhint: wait until the programs that share its private daemon have exited",
     );
     assert!(first.finish().status.success());
     let ran = Ran::of(&mut private(&sim, &["--", "cuda-app", "run", "0"])).ended(0);
