@@ -114,7 +114,7 @@ fn a_unit_is_started_again_after_a_failure() {
     let stands = &error.rolled_back.stands;
     assert!(
         matches!(stands.as_slice(), [one] if one.ends_with(
-            "MIG mode on: MIG mode is still on, because turning it off requires a GPU reset"
+            "MIG mode is still on, because turning it off requires a GPU reset"
         )),
         "{error}"
     );

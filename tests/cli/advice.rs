@@ -347,7 +347,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     assert_eq!(chosen(&sim, &["-q"]).1, "");
     let (name, said) = chosen(&sim, &["--profile", "4g"]);
     assert_eq!(name, "class");
-    assert_contains(&said, "using class (2 SMs, 1.0 GiB)");
+    assert_contains(&said, "using device class (2 SMs, 1.0 GiB)");
     // No device gives as much.
     let ran = sim.run(&[
         "run",

@@ -142,7 +142,7 @@ fn a_job_that_ends_takes_its_own_programs_only() {
     let again = end(&sim).ended(0);
     assert_eq!(
         again.stderr,
-        "job 101 has not begun, or has ended already\n"
+        "note: job 101 has not begun, or has ended already\n"
     );
 }
 
@@ -398,7 +398,7 @@ fn a_control_group_that_is_used_again_is_the_later_jobs() {
     ]);
     assert_contains(
         &later.ended(0).stderr,
-        "job 101 has the same control group, so it has exited\n",
+        "job 101 has the same control group, so it has ended\n",
     );
     end(&sim).ended(0);
     let (job, line) = job_of(&sim, &client);

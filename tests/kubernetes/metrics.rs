@@ -205,7 +205,7 @@ fn an_address_that_is_taken_is_tried_again() {
     kubelet.await_shares(&SHARES);
     let port = taken.local_addr().unwrap().port();
     let problem = format!(
-        "cannot serve metrics at {address}: Address already in use; trying again every 3 seconds; run `ss -ltnp 'sport = :{port}'` to find the program that listens there"
+        "warning: cannot serve metrics at {address}: Address already in use; trying again every 3 seconds; run `ss -ltnp 'sport = :{port}'` to find the program that listens there"
     );
     plugin.await_line(&problem, 1);
     drop(taken);

@@ -148,7 +148,7 @@ fn a_list_that_cannot_be_got_or_written_is_named_with_its_reason() {
     let (sim, _kubelet, plugin) = cluster();
     let file = sim.node.run_dir().join("pods.json");
     wait_until("the plugin has written the pods", || file.exists());
-    let unknown = "a change of the node cannot take pods without programs into account: ";
+    let unknown = "warning: a change of the node cannot take pods without programs into account: ";
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     fs::write(file.join("of-somebody"), "").unwrap();

@@ -174,9 +174,9 @@ devices = [
     assert_eq!(
         remarks,
         [
-            "mig-mps.io/1g.10gb, serve = \"one-at-a-time\": a second user's pod waits until the programs of the first user's pods \
+            "note: mig-mps.io/1g.10gb, serve = \"one-at-a-time\": a second user's pod waits until the programs of the first user's pods \
              have exited; serve = \"all\" lets users share",
-            &format!("mig-mps.io/trainer, serve = \"user:nobody\": {of_nobody}"),
+            &format!("note: mig-mps.io/trainer, serve = \"user:nobody\": {of_nobody}"),
         ]
     );
     sim.run(&["down", "--force", "--yes"]).ended(0);

@@ -33,7 +33,7 @@ fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
     assert!(!stderr.contains("--yes"), "{stderr}");
     assert_contains(
         &stderr,
-        "this would now destroy GPU 0 1g.10gb at slice 6: nothing was changed",
+        "this would now destroy GPU 0 1g.10gb at slice 6; nothing was changed",
     );
 }
 

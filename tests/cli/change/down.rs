@@ -179,7 +179,7 @@ fn a_plan_says_in_which_state_a_daemon_is_stopped() {
     sim.hang("0.2");
     let plan = sim.run(&["down", "--force", "--dry-run"]).ended(0).stdout;
     assert_contains(&plan, "(its daemon has already exited): 0.0");
-    assert_contains(&plan, "(it hangs");
+    assert_contains(&plan, "(it is hung");
 }
 
 #[test]

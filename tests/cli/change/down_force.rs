@@ -253,7 +253,7 @@ fn a_process_that_the_kernel_cannot_end_is_named_and_not_forgotten() {
     without_sigkill(&mut down);
     let said = Ran::of(&mut down).ended(1).stderr;
     let named = format!(
-        "stop the daemon of 0: pid {server} was sent SIGKILL and has not exited: the kernel cannot end it now"
+        "cannot stop the daemon of 0\n  cause: pid {server} was sent SIGKILL and has not exited: the kernel cannot end it now"
     );
     assert_contains(&said, &named);
     assert!(is_alive(&server));

@@ -154,7 +154,7 @@ fn up_shows_who_holds_its_gpus() {
     );
     let ran = sim.up(SMALL, &[]).ended(4);
     assert_eq!(below(&ran), doubt);
-    assert_contains(&ran.stderr, "this would stop 1 daemon, and");
+    assert_contains(&ran.stderr, "this would stop 1 daemon\n");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "was undone");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

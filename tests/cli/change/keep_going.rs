@@ -440,7 +440,7 @@ fn a_name_that_a_gpu_in_use_keeps_is_given_to_nobody_else() {
     let client = sim.client("a");
     let ran = sim.up(&named(["d", "a", "e"]), &KEEP_GOING).ended(1);
     assert_contains(&ran.stderr, "1 client is still running: a: pid ");
-    assert_contains(&ran.stderr, "device a of another GPU keeps the name\n");
+    assert_contains(&ran.stderr, "a device of another GPU keeps the name a\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["a", "b", "e"]);
     // Other users see no command line.
     let said = missing(&sim)[0].1.clone();

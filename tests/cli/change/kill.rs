@@ -317,7 +317,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     // A server in a fault answers no terminate_client before its clients have gone.
     let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
     assert_snapshot!(refused, @"
-device     error: 0.2 had a GPU fault: the work of the affected clients has ended, and it accepts programs again when their processes have exited
+    error: device 0.2 had a GPU fault: the work of the affected clients has ended, and it accepts programs again when their processes have exited
     hint: use --signal to end the processes
     ");
     let ran = sim

@@ -73,7 +73,7 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
     assert_contains(
         &status,
-        "run 1 client still running: when its programs have exited, a new daemon starts [device-closing]",
+        "1 client still running; when its programs have exited, a new daemon starts [device-closing]",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
@@ -109,7 +109,7 @@ fn each_device_closes_when_its_turn_has_come() {
     assert_ne!(sim.device("job-1")["daemon_pid"], idle["daemon_pid"]);
     finishes(sim.client("class"));
     finishes(first);
-    restart.await_text("Closed class");
+    restart.await_text("note: closed device class");
     is_refused(&sim, "class");
     finishes(sim.client("job-0"));
     finishes(second);
@@ -169,7 +169,7 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
         &said,
         "error: timed out (--drain): 1 client is still running:",
     );
-    assert_contains(&said, "mig-mps heal then replaces the daemons");
+    assert_contains(&said, "`mig-mps heal` then replaces the daemons");
     let closed = sim.device("class");
     assert_eq!(closed["state"], "closing");
     is_refused(&sim, "class");
@@ -194,7 +194,7 @@ fn the_hint_names_only_closed_devices() {
     let client = sim.client("0.2");
     let args = ["--drain", "1", "--no-new", "--yes"];
     let said = sim.up(ONE_EACH, &args).ended(4).stderr;
-    assert_contains(&said, "hint: 0.2 stays closed until");
+    assert_contains(&said, "hint: wait until the remaining programs have exited");
     let state = |name: &str| sim.device(name)["state"].clone();
     assert_eq!([state("0.0"), state("0.2")], ["ready", "closing"]);
     finishes(client);

@@ -111,7 +111,7 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     for command in ["start", "restart"] {
         let said = sim.run(&[command, "class"]).ended(2).stderr;
-        let way = "run `mig-mps up` to create its instance again and start a daemon: class is a device of the applied profile profile.toml, but no daemon serves it";
+        let way = "run `mig-mps up` to create its instance again and start a daemon; device class is in the applied profile profile.toml, but no daemon serves it";
         assert_contains(&said, way);
     }
     sim.run(&["up", "--yes"]).ended(0);

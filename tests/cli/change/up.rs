@@ -582,7 +582,7 @@ devices = [ { profile = "3g", name = "1.0" } ]
     let ran = sim.up(profile, &[]).ended(2);
     assert_contains(
         &ran.stderr,
-        "would name a device of GPU 0 and a device of another GPU",
+        "would be the name of a device of GPU 0 and of a device of another GPU",
     );
 }
 

@@ -52,7 +52,7 @@ fn prefixes_and_globs_mean_devices() {
         ),
         (
             "big*",
-            "error: no device has the name \"big*\"\nhint: the devices are small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, trainer-1\n",
+            "error: no device has the name \"big*\"\nhint: choose one of the devices: small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, trainer-1\n",
         ),
     ] {
         assert_eq!(sim.run(&["status", word]).ended(2).stderr, said, "{word}");
@@ -415,7 +415,10 @@ fn capability_files_and_words_of_slurm_mean_devices() {
 fn a_pattern_is_offered_only_where_it_matches() {
     let sim = Sim::served("a100-80gb", 2, NAMED);
     let said = sim.run(&["status", "trainer"]).ended(2).stderr;
-    assert_contains(&said, "takes several also takes 'trainer*'\n");
+    assert_contains(
+        &said,
+        "commands that accept several also accept 'trainer*'\n",
+    );
     for word in ["mig-1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
         let said = sim.run(&["status", word]).ended(2).stderr;
         assert_contains(&said, "\nhint: choose one device\n");

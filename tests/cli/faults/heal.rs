@@ -236,7 +236,7 @@ fn programs_outside_mps_are_reported() {
     let sim = Sim::small();
     let outside = sim.outside("0.0");
     let named = |ran: &Ran| {
-        let pid = format!("0.0: pid {} (", outside.pid());
+        let pid = format!("warning: device 0.0: pid {} (", outside.pid());
         let mut lines = ran.stderr.lines();
         lines.any(|line| line.starts_with(&pid) && line.contains(" computes outside MPS: "))
     };

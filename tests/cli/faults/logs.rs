@@ -264,13 +264,13 @@ fn a_device_is_found_by_what_exists_of_it() {
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
     assert_snapshot!(plain(&unknown.stderr), @r#"
     error: no device has the name "nobody"
-    hint: the devices are 0.0, 0.2
+    hint: choose one of the devices: 0.0, 0.2
     "#);
     let mut command = sim.command(&["logs", "nobody"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
     assert_contains(
         &plain(&ran.stderr),
-        "\nhint: the devices with logs are 0.2, MIG-…\n",
+        "\nhint: choose one of the devices with logs: 0.2, MIG-…\n",
     );
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
     assert_contains(&ambiguous.stderr, "\"MIG-\" is ambiguous: 0.2 or MIG-");

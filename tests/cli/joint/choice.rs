@@ -76,7 +76,10 @@ fn a_refused_private_run_prints_no_note_about_devices() {
     for options in [["--private"].as_slice(), &["--private", "--joint"]] {
         let mut run = sim.command(&[&["run"], options, &["--", "true"]].concat());
         let ran = Ran::of(run.env("CUDA_VISIBLE_DEVICES", "0,1,2")).ended(125);
-        assert_contains(&ran.stderr, "trainers is served by a daemon of");
+        assert_contains(
+            &ran.stderr,
+            "device trainers is already served by a daemon of",
+        );
         assert!(!ran.stderr.contains("the program uses"), "{}", ran.stderr);
     }
 }

@@ -101,7 +101,7 @@ fn either_compute_instance_of_a_double_memory_1g_is_kept() {
             let path = sim.profile(&larger);
             let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
             let plan = sim.run(&plan).ended(3).stdout;
-            assert_contains(&plan, "- destroy the compute instance");
+            assert_contains(&plan, "- destroy compute instance");
         }
     }
 }

@@ -352,7 +352,7 @@ fn memory_that_others_use_is_not_free() {
     other.wait_up();
     let run = || sim.run(&["run", "--any", "--min-memory", "100G", "--", "true"]);
     let refused = run().ended(125).stderr;
-    assert!(refused.starts_with("error: 0 has "), "{refused}");
+    assert!(refused.starts_with("error: device 0 has "), "{refused}");
     assert_contains(
         &refused,
         " MiB for a program, less than 100G\nhint: wait for it with --wait 5m",

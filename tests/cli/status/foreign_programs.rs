@@ -214,7 +214,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
     let status = sim.status();
     assert_eq!(status["unmanaged"][0]["devices"], json!(["0", "1"]));
     assert!(
-        problems(&status, None)[0].contains("it sees all GPUs; `echo quit | "),
+        problems(&status, None)[0].contains("it sees all GPUs; run `echo quit | "),
         "{status:#}"
     );
     unmanaged_daemon(&sim, &beside(&sim, "one"), Some("1"));

@@ -44,7 +44,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
         "cuda-app hold, 516 MiB) computes outside MPS: its pipe directory is /nowhere; ",
     );
     let remedy = format!(
-        "`kill {pid}` ends it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
+        "run `kill {pid}` ends it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
     );
     assert!(what.ends_with(&remedy), "{what}");
     assert_contains(
@@ -74,7 +74,7 @@ fn nothing_prevents_it_on_a_mig_device() {
     let app = stranger(&sim, "0.2");
     let what = to_root(&sim);
     assert!(
-        what.ends_with(&format!("; `kill {}` ends it", app.pid())),
+        what.ends_with(&format!("; run `kill {}` to end it", app.pid())),
         "{what}"
     );
 }
@@ -86,11 +86,11 @@ fn what_has_a_supervisor_is_ended_by_it() {
     let app = stranger(&sim, "0");
     let pid = app.pid();
     let id = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
-    let kill = format!("`kill {pid}` ends it");
+    let kill = format!("run `kill {pid}` to end it");
     for (group, remedy) in [
         (
             "/slurm/uid_0/job_7/step_0/task_0".to_owned(),
-            "slurm 7.0) computes outside MPS: its pipe directory is /nowhere; `scancel 7` ends it",
+            "slurm 7.0) computes outside MPS: its pipe directory is /nowhere; run `scancel 7` to end it",
         ),
         (
             format!("/system.slice/docker-{id}.scope"),
@@ -119,7 +119,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
     show_below_init(pid);
     let what = to_root(&sim);
     assert_contains(&what, "MiB, train@1.service) computes");
-    assert_contains(&what, "; `systemctl stop train@1.service` ends it");
+    assert_contains(&what, "; `systemctl stop train@1.service` to end it");
     // Of two, one was left by its parent, such as a job of cron.
     let other = sim.process("other");
     show_below_init(other.0.id());
@@ -157,7 +157,10 @@ fn the_owner_sees_what_she_can_do() {
     sim.up(&whole(""), &["--yes"]).ended(0);
     let app = stranger(&sim, "0");
     fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o750)).unwrap();
-    assert_contains(&to_root(&sim), &format!("`kill {}` ends it", app.pid()));
+    assert_contains(
+        &to_root(&sim),
+        &format!("run `kill {}` to end it", app.pid()),
+    );
 }
 
 /// Root becomes a client of any device, and its users are shut out all the same.
