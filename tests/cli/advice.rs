@@ -415,7 +415,7 @@ fn stopped_services_are_named_before_meanwhile_and_afterwards() {
     assert_eq!(sim.happened("systemctl stop"), 0);
     let ran = sim.up(SMALL, &["--yes", "--stop-holders"]).ended(0);
     assert_contains(&ran.stderr, "stopped nvidia-dcgm.service");
-    assert_contains(&ran.stderr, "nvidia-dcgm.service runs again");
+    assert_contains(&ran.stderr, "nvidia-dcgm.service was started again");
 }
 
 /// A service that leaks handles keeps instances from being destroyed, too.
@@ -454,7 +454,7 @@ fn services_that_hold_instances_are_stopped_too() {
         .stderr;
     assert_contains(&said, "GPU 0: stopped nvidia-dcgm.service");
     assert!(!said.contains("hint: --stop-holders"), "{said}");
-    assert_contains(&said, "\nnvidia-dcgm.service runs again\n");
+    assert_contains(&said, "\nnvidia-dcgm.service was started again\n");
     assert_contains(&said, "no visible process keeps it open");
     assert_contains(&said, "hint: stop what has the GPU open");
     assert!(!said.contains("let them end"), "{said}");
@@ -578,14 +578,14 @@ fn words_of_other_programs_do_not_mislead() {
         (&["mig", "-lgi"], "did you mean `mig-mps list`?"),
         (
             &["mig", "-i", "0", "-cgi", "9"],
-            "mig-mps up PROFILE switches",
+            "`mig-mps up PROFILE` to switch",
         ),
         (
             &["mig", "-dgi"],
             "did you mean `mig-mps down --destroy-mig`?",
         ),
         (&["-L"], "did you mean `mig-mps list`?"),
-        (&["-i", "0", "-mig", "1"], "mig-mps up PROFILE switches"),
+        (&["-i", "0", "-mig", "1"], "`mig-mps up PROFILE` to switch"),
         (&["list", "-i", "0"], "--gpu N takes"),
         (&["status", "-w"], "use --watch to refresh the display"),
         (&["doctor", "--fix"], "mig-mps heal"),

@@ -437,7 +437,7 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
     let begun = begin(&sim, &["--cgroup", "/site/101"]).ended(0);
     assert_eq!(
         begun.stderr,
-        "the control group /site/101 does not exist yet\n"
+        "note: the control group /site/101 does not exist yet\n"
     );
     fs::create_dir_all(sim.machine("sys/fs/cgroup/memory/site/101")).unwrap();
     assert_eq!(begin(&sim, &["--cgroup", "/site/101"]).ended(0).stderr, "");

@@ -313,7 +313,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
     refused(
         &sim,
         &["--gpu", "1"],
-        "GPU instance is not known to be created by mig-mps",
+        "is not known to be created by mig-mps",
         "`nvidia-smi mig -dci`, then `-dgi`",
     );
     let usage = sim.run(&["selftest", "--gpu", "1", "--no-mig"]).ended(2);

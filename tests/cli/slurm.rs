@@ -137,7 +137,7 @@ fn gres_warns_once_of_a_group_and_of_lines_for_several_nodes() {
     let one = of("n1").stderr;
     assert_eq!(one.lines().count(), 1, "{one}");
     assert!(
-        one.starts_with("only programs of group:users can use class-0 … class-6 (7), "),
+        one.starts_with("warning: only programs of group:users can use class-0 … class-6 (7), "),
         "{one}"
     );
     let several = of("n[1-4]").stderr;

@@ -430,7 +430,7 @@ fn what_the_administrator_wrote_stays() {
     // The administrator edits the profile, and replaces a unit.
     fs::write(profile(&sim), "# mine\n").unwrap();
     let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
-    assert_contains(&ran.stderr, "profile.toml stays");
+    assert_contains(&ran.stderr, "profile.toml remains");
     assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), "# mine\n");
     fs::write(unit(&sim, NAMES[0]), "[Service]\n").unwrap();
     fs::remove_file(profile(&sim)).unwrap();

@@ -162,7 +162,7 @@ fn whose_record_cannot_be_read() {
     let uuid = sim.uuid("trainer");
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     let refused = sim.run(&["down"]).ended(4).stderr;
-    assert_contains(&refused, "`mig-mps down 0 --force` ends it");
+    assert_contains(&refused, "`mig-mps down --force` to end the daemon");
     assert!(!mps_programs(&sim).is_empty());
     sim.run(&["down", "--force"]).ended(0);
     assert_eq!(mps_programs(&sim), [""; 0]);

@@ -134,7 +134,7 @@ fn where_the_driver_decides_a_held_gpu_comes_first() {
     ");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "the GPU is in use");
-    assert!(!ran.stderr.contains("was undone"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("were undone"), "{}", ran.stderr);
     let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
     assert_eq!(sim.happened(create), 0);
     holder.finish();
@@ -156,7 +156,7 @@ fn up_shows_who_holds_its_gpus() {
     assert_eq!(below(&ran), doubt);
     assert_contains(&ran.stderr, "this would stop 1 daemon\n");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "was undone");
+    assert_contains(&ran.stderr, "were undone");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
 

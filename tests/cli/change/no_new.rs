@@ -73,7 +73,7 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
     assert_contains(
         &status,
-        "1 client still running; when its programs have exited, a new daemon starts [device-closing]",
+        "1 client still running: when its programs have exited, a new daemon starts [device-closing]",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
@@ -239,7 +239,7 @@ fn after_ctrl_c_too() {
     let change = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
-    assert_contains(&said, "Interrupted: closed devices stay closed until");
+    assert_contains(&said, "Interrupted. Closed devices stay closed until");
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");

@@ -371,7 +371,7 @@ fn where_nothing_starts_the_next_restart_finishes() {
     let sim = set_by_hand();
     sim.node.fault("daemon start").every().fails(3).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert_contains(&ran.stderr, "\nmissing: GPU 0 (GPU-");
+    assert_contains(&ran.stderr, "\nnot restored: GPU 0 (GPU-");
     let hint = "hint: run the same command again to continue\n";
     assert!(ran.stderr.ends_with(hint), "{}", ran.stderr);
     assert_eq!(mode(&sim), ComputeMode::Default);

@@ -121,7 +121,7 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     sim.prepare("etc/mig-mps/profile.toml", SMALL);
     let said = sim.run(&["restart", "class"]).ended(2).stderr;
-    assert_contains(&said, "run mig-mps profiles --applied | mig-mps up -");
+    assert_contains(&said, "run `mig-mps profiles --applied | mig-mps up -`");
 }
 
 #[test]
@@ -165,9 +165,9 @@ fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
         .join(sim.uuid("half"))
         .join("device.json");
     let said = || sim.run(&["run", "class", "--", "true"]).stderr;
-    assert_contains(&said(), "and no daemon serves it");
+    assert_contains(&said(), "but no daemon serves it");
     fs::write(&record, "{").unwrap();
-    assert!(!said().contains("and no daemon serves it"), "{}", said());
+    assert!(!said().contains("but no daemon serves it"), "{}", said());
 }
 
 #[test]

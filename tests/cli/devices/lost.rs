@@ -168,7 +168,7 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     assert_contains(&doctor, "$ mig-mps up\n");
     assert!(!doctor.contains("[daemon-dead]"), "{doctor}");
     let restart = sim.run(&["restart", "0.2", "--yes"]);
-    assert_contains(&restart.stderr, "mig-mps up restores it");
+    assert_contains(&restart.stderr, "run `mig-mps up` to restore it");
     let healed = sim.run(&["heal"]).ended(0);
     assert_contains(&healed.stderr, remedy);
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;

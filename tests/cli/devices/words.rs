@@ -425,5 +425,8 @@ fn a_pattern_is_offered_only_where_it_matches() {
     }
     // A command that takes one device takes no pattern.
     let said = sim.run(&["env", "trainer"]).ended(2).stderr;
-    assert_contains(&said, "\nhint: choose one device; mig-mps run --any takes");
+    assert_contains(
+        &said,
+        "\nhint: choose one device; `mig-mps run --any` selects",
+    );
 }

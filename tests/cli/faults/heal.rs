@@ -244,7 +244,7 @@ fn programs_outside_mps_are_reported() {
     assert!(named(&ran), "{}", ran.stderr);
     sim.kill_daemon("0.0");
     let ran = sim.run(&["heal"]).ended(0);
-    assert_contains(&ran.stdout, "0.0: its daemon has died: healed");
+    assert_contains(&ran.stdout, "0.0: its daemon has died: restarted");
     assert!(named(&ran), "{}", ran.stderr);
 }
 

@@ -124,7 +124,7 @@ devices = [ { profile = "3g" } ]
     assert_eq!(indices, [&&json!(0), &&json!(1), &&json!(2)], "{plan:#}");
     for (select, said) in [
         ("{}", "select needs at least one of"),
-        ("{ all = true, index = [0] }", "leave it out"),
+        ("{ all = true, index = [0] }", "remove it"),
         ("{ all = false }", "all = false selects nothing"),
     ] {
         let text = format!("[[gpu]]\nselect = {select}\nmig = false\n");
