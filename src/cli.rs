@@ -312,7 +312,7 @@ fn run_device_plugin() -> ExitStatus {
 /// Resets signals before this process becomes anything that a daemon should not inherit.
 fn reset_signals() {
     if let Err(error) = Host::at(Path::new("/")).reset_signals() {
-        render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
+        render::warn(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
 }
 
@@ -321,7 +321,7 @@ fn report_error(error: &CommandError) -> ExitStatus {
         let _ = ErrorDocument::print(error.message(), error.status as u8);
     }
     if error.is_chosen {
-        render::note(&error.to_string());
+        render::report(&error.to_string());
     } else {
         render::print_error(&error.to_string(), &error.hints);
     }
@@ -471,8 +471,8 @@ fn prepare_process(command: &Command, environment: &Environment) -> Result<()> {
         .interrupt
         .listen(&environment.host, on_interrupt)
     {
-        render::note(&format!(
-            "Ctrl-C will end this at once, whatever it is doing: {error}"
+        render::warn(&format!(
+            "Ctrl-C would end this command at once, even during a change: {error}"
         ));
     }
     Ok(())
@@ -484,18 +484,16 @@ fn on_interrupt(phase: Phase) {
         Phase::Free | Phase::Planning => {
             render::restore_terminal();
             if phase == Phase::Planning {
-                render::note("Interrupted: nothing was changed.");
+                render::report("Interrupted. Nothing was changed.");
             }
             exit_immediately(ExitStatus::Interrupted as i32)
         }
-        Phase::Changing => render::note("interrupted: stopping at the next safe point"),
+        Phase::Changing => render::report("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {
-            render::note(
-                "interrupted: what was done is being undone; that goes on until it is finished",
-            );
+            render::report("interrupted: undoing the changes; this cannot be interrupted");
         }
         Phase::Concluding => {
-            render::note("interrupted: the change is finished; its outcome follows");
+            render::report("interrupted: the change is finished; its result follows");
         }
     }
 }

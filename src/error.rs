@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-use crate::failure::{ExitStatus, Failure};
+use crate::failure::{CAUSE, ExitStatus, Failure};
 use crate::host::FileError;
 use crate::render::json::Message;
 
@@ -84,11 +84,9 @@ impl CommandError {
             is_in_document: false,
             error: self
                 .error
-                .context("the node was changed as planned, but cannot be read back"),
+                .context("all steps succeeded, but the result could not be verified"),
             hints: vec![
-                "nothing is undone: every step has reported success, and what cannot be read cannot be undone \
-                 safely; run the same command again: it goes on from there"
-                    .to_owned(),
+                "run the same command again to verify the result; nothing was undone".to_owned(),
             ],
         }
     }
@@ -102,7 +100,16 @@ pub trait ErrorContext<T> {
 
 impl Display for CommandError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)
+        let mut chain = self.error.chain();
+        for (position, cause) in chain.by_ref().enumerate() {
+            match position {
+                0 => {}
+                1 => f.write_str(": ")?,
+                _ => f.write_str(CAUSE)?,
+            }
+            write!(f, "{cause}")?;
+        }
+        Ok(())
     }
 }
 

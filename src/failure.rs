@@ -139,14 +139,17 @@ impl Problem {
     }
 }
 
+/// Stands before each further cause of an error: one line for each.
+pub const CAUSE: &str = "\n  cause: ";
+
 /// What every user may know of the processes in a message.
 pub const OTHER_PROGRAMS: &str = "other programs";
 
-/// `trainer: there is no user "alice" on this machine`
+/// `device trainer: there is no user "alice" on this machine`
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(device) = &self.device {
-            write!(f, "{device}: ")?;
+            write!(f, "device {device}: ")?;
         }
         f.write_str(&self.what)
     }

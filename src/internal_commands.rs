@@ -85,7 +85,7 @@ impl InternalCommand {
             Self::Admit { name, uuid } => {
                 let admitted = check_admission(&Environment::read(), uuid, ADMISSION_LIMIT);
                 admitted.map_err(|why| {
-                    command_error(format_args!("device {name} takes no programs now: {why}"))
+                    command_error(format_args!("device {name} accepts no programs now: {why}"))
                 })
             }
         }

@@ -64,11 +64,11 @@ pub enum Cause {
     Environment(#[from] EnvironmentError),
     /// The server still lists a client that it has terminated.
     #[error(
-        "the server has ended its work, but still has it among its clients: its process has not noticed yet"
+        "the server ended the client, but still lists it because the process has made no CUDA call since"
     )]
     StillClient,
     /// A process did not exit after a signal.
-    #[error("its work is ended, but its process was sent {signal} and still runs {} s later", after.as_secs())]
+    #[error("its GPU work was ended, but the process is still running {} s after {signal}", after.as_secs())]
     StillThere {
         /// The signal's name.
         signal: &'static str,
@@ -86,7 +86,7 @@ pub enum Cause {
         awaits_reset: bool,
     },
     /// A start failed, and so did stopping what it had started.
-    #[error("{cause}\nand what had been started could not be ended: {cleanup}")]
+    #[error("{cause}\nand the cleanup failed: {cleanup}")]
     CleanupFailed {
         /// The reason for the failed start.
         cause: Box<Cause>,
@@ -94,16 +94,16 @@ pub enum Cause {
         cleanup: Box<Cause>,
     },
     /// MIG mode stays on, for this reason.
-    #[error("it is left on: {0}")]
+    #[error("MIG mode is still on, because {0}")]
     LeftOn(&'static str),
     /// A change of the MIG mode stays pending.
-    #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
+    #[error("the MIG mode change is pending until a reset of the GPU or a reboot")]
     Pending,
     /// The device does not exist.
-    #[error("the device is not there")]
+    #[error("the device no longer exists")]
     NoDevice,
     /// The GPU instance does not exist.
-    #[error("its GPU instance is not there")]
+    #[error("its GPU instance no longer exists")]
     NoInstance,
     /// A user or group of the profile does not exist.
     #[error("there is no {what} \"{name}\" on this machine")]
@@ -135,10 +135,10 @@ fn held_by(holders: &[Holder], hidden: usize) -> String {
     let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
     let unseen = format!("{hidden} processes could not be inspected");
     match (names.as_slice(), hidden) {
-        ([], 0) => "no visible process holds it".to_owned(),
-        ([], _) => format!("no visible process holds it, and {unseen}"),
-        (names, 0) => format!("held by {}", names.join(", ")),
-        (names, _) => format!("held by {}; {unseen}", names.join(", ")),
+        ([], 0) => "no visible process keeps it open".to_owned(),
+        ([], _) => format!("no visible process keeps it open, and {unseen}"),
+        (names, 0) => format!("kept open by {}", names.join(", ")),
+        (names, _) => format!("kept open by {}; {unseen}", names.join(", ")),
     }
 }
 
@@ -159,11 +159,11 @@ impl Cause {
     /// this reason.
     pub(super) fn not_active(activation: Code, mode: MigMode, after_reset: Option<&str>) -> Self {
         let pending = if mode.pending == mode.current {
-            "the driver has not taken the change"
+            "the driver did not accept the MIG mode change"
         } else {
-            "the driver has recorded the change as pending"
+            "the MIG mode change is pending"
         };
-        let what = format!("MIG mode is not active: {pending}: {activation}");
+        let what = format!("{pending}: {activation}");
         Self::NotActive {
             awaits_reset: after_reset.is_none(),
             what: match after_reset {
@@ -194,7 +194,7 @@ impl Cause {
             _ => return None,
         };
         let (what, holders) = named;
-        (!holders.is_empty()).then(|| format!("{what}: held by {OTHER_PROGRAMS}"))
+        (!holders.is_empty()).then(|| format!("{what}: kept open by {OTHER_PROGRAMS}"))
     }
 
     /// True if the step may have taken effect despite the error.
@@ -238,42 +238,42 @@ impl Failure for Cause {
                 Some(Holder::release_hint(holders, true).to_owned())
             }
             Self::InUse { .. } => Some(
-                "let them end, and run this again: it goes on from here".to_owned(),
+                "wait for these processes to exit, then run the same command again to continue".to_owned(),
             ),
             Self::Busy { holders, stops_services, .. } => {
                 Some(Holder::release_hint(holders, *stops_services).to_owned())
             }
             Self::NotActive { awaits_reset: true, .. } => Some(
-                "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
-                 again; in a virtual machine only the reboot helps"
+                "run the command again with --reset, which resets only this GPU, or reboot and run it again; in a \
+                 virtual machine only a reboot helps"
                     .to_owned(),
             ),
             Self::NotActive { .. } => {
-                Some("reboot this machine, and run this again: it goes on".to_owned())
+                Some("reboot, then run the same command again to continue".to_owned())
             }
             Self::StillClient => Some(
-                "it notices with its next CUDA call; the same command with --signal ends the process".to_owned(),
+                "add --signal to end the process; otherwise it leaves the list with its next CUDA call".to_owned(),
             ),
             Self::StillThere { signal: "SIGTERM", .. } => Some(
-                "it may be saving its work; the same command with --signal=KILL does not let it".to_owned(),
+                "use --signal=KILL to stop it at once, but it may be saving data".to_owned(),
             ),
             Self::StillThere { .. } => Some(
-                "it ends when its call of the kernel does; the kernel log may say which one hangs".to_owned(),
+                "search the kernel log for the call that hangs; the process exits when the call returns".to_owned(),
             ),
             Self::CleanupFailed { cause, .. } => cause.hint(),
             Self::File(error) => error.hint(),
             Self::NoDevice | Self::NoInstance => {
-                Some("run the same command again: it plans anew".to_owned())
+                Some("run the same command again to make a new plan".to_owned())
             }
             Self::NoAccount { what, .. } => Some(format!(
-                "make the {what}, or name another one in the profile"
+                "create the {what}, or change the profile"
             )),
             Self::OtherId { .. } => Some(
-                "mig-mps restart DEVICE starts a daemon that serves the new id".to_owned(),
+                "run `mig-mps restart DEVICE` to start a daemon that serves the new id".to_owned(),
             ),
             Self::NoLists(_) => Some(
-                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \
-                 one member"
+                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group that \
+                 has only this member"
                     .to_owned(),
             ),
             Self::Limits(error) => error.hint(),

@@ -150,7 +150,7 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
     let daemon = run.daemon_of(record);
     if record.daemon.is_some_and(|id| id.is_hidden(host)) {
         return Err(Cause::Other(format!(
-            "the daemon of {} cannot be seen from here: it may run in another pid namespace",
+            "the daemon of {} cannot be seen from here; it may run in another pid namespace",
             record.name
         )));
     }

@@ -165,7 +165,8 @@ fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Res
         Err(cause) => return Err(cause.with_cleanup(clean_up_after(run, &daemon, record))),
     };
     if let Some(in_the_way) = &launched.in_the_way {
-        run.progress.note(&format!("{}: {in_the_way}", record.name));
+        run.progress
+            .note(&format!("note: device {}: {in_the_way}", record.name));
     }
     let is_new = launched.is_new;
     match configure_daemon(run, &daemon, &launch, record, &launched) {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::cause::Cause;
-use crate::failure::{ExitStatus, Failure, Problem};
-use crate::host::{format_count, group_by};
+use crate::failure::{CAUSE, ExitStatus, Failure, Problem};
+use crate::host::{format_count, group_by, name_devices};
 
 /// The error of an incomplete run.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl FailedStep {
                 Some(_) => cause.to_string(),
                 None => format!("{}: {cause}", self.attempt),
             };
-            text.replace('\n', " ")
+            text.replace(CAUSE, ": ").replace('\n', " ")
         };
         Problem {
             gpu: self.gpu,
@@ -173,15 +173,19 @@ impl Failure for ApplyError {
 
     fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
-        let again = "run the same command again: it goes on from here".to_owned();
+        let again = "run the same command again to continue".to_owned();
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.group_by_cause();
         let causes = kinds.iter().map(|alike| alike[0].cause.hint());
-        for hint in causes.chain([unfinished.then_some(again)]).flatten() {
+        for hint in causes.flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
             }
+        }
+        // A remedy that ends with the same command says it already.
+        if unfinished && !hints.iter().any(|hint| hint.contains("again")) {
+            hints.push(again);
         }
         hints
     }
@@ -198,14 +202,14 @@ impl From<ApplyError> for Problem {
                 .iter()
                 .filter_map(|one| one.device.as_deref())
                 .collect();
-            let daemons = if names.len() == 1 {
-                "daemon"
-            } else {
-                "daemons"
-            };
             format!(
-                "cannot start the {daemons} of {}: {}",
-                names.join(", "),
+                "cannot start the {} of {}{CAUSE}{}",
+                if names.len() == 1 {
+                    "daemon"
+                } else {
+                    "daemons"
+                },
+                name_devices(&names),
                 alike[0].cause
             )
         });
@@ -220,13 +224,13 @@ impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
         for alike in self.group_by_cause() {
-            lines.push(format!("{}: {}", alike[0].attempt, alike[0].cause));
+            lines.push(format!("{}{CAUSE}{}", alike[0].attempt, alike[0].cause));
             match &alike[1..] {
                 [] => {}
-                [other] => lines.push(format!("and likewise {}", other.attempt)),
+                [other] => lines.push(format!("same cause: {}", other.attempt)),
                 [others @ .., last] => {
                     let (count, last) = (others.len() + 1, &last.attempt);
-                    lines.push(format!("and likewise {count} more, to {last}"));
+                    lines.push(format!("same cause: {count} more, up to {last}"));
                 }
             }
         }
@@ -244,23 +248,21 @@ impl fmt::Display for ApplyError {
             let steps = format_count(*undone, "step");
             let gone = match clients {
                 0 => String::new(),
-                1 => ", but a client is gone".to_owned(),
-                _ => format!(", but {clients} clients are gone"),
+                1 => ", but 1 client was lost".to_owned(),
+                _ => format!(", but {clients} clients were lost"),
             };
-            lines.push(format!(
-                "what had been done before was undone ({steps}){gone}"
-            ));
+            lines.push(format!("earlier changes were undone ({steps}){gone}"));
         }
         for (word, things) in [
-            ("still there", stands),
-            ("missing", missing),
+            ("not undone", stands),
+            ("not restored", missing),
             ("not done", &self.not_begun),
         ] {
             lines.extend(things.iter().map(|thing| format!("{word}: {thing}")));
         }
         if *cut_short {
             lines.push(
-                "not everything was undone: the journal stays, and the next up or down goes on"
+                "rollback is incomplete; the next `mig-mps up` or `mig-mps down` will finish it"
                     .to_owned(),
             );
         }

@@ -18,6 +18,7 @@ use super::instances::{
 };
 use super::mig_mode::switch_mig;
 use super::rollback::{StepBack, steps_back};
+use crate::failure::CAUSE;
 use crate::host::{Threads, lock};
 use crate::node::Served;
 use crate::nvml::NvmlError;
@@ -223,9 +224,9 @@ impl<'a> GpuRun<'a> {
         for step in steps {
             // Each call to a GPU that hangs takes as long as the first.
             let result = match &step {
-                StepBack::Change(_) if hangs => {
-                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
-                }
+                StepBack::Change(_) if hangs => Err(Cause::Other(
+                    "not attempted, because the GPU hangs".to_owned(),
+                )),
                 StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
                 StepBack::Set { earlier, now } => {
                     restore_settings(self.gpu.run, earlier, &now.settings)
@@ -293,7 +294,7 @@ impl<'a> GpuRun<'a> {
             Err(error) => {
                 for thing in self.gpu.unknown.values() {
                     self.rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
+                    let what = format!("{}: {thing}{CAUSE}{error}", self.gpu.plan.title());
                     self.rolled_back.stands.push(what);
                 }
                 matches!(error, NvmlError::Hung { .. })
@@ -311,9 +312,13 @@ impl<'a> GpuRun<'a> {
         rolled_back.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
         let gpu = self.gpu.plan.title();
         match cause {
-            Cause::Pending => rolled_back.stands.push(format!("{gpu}: MIG mode: {cause}")),
-            _ if step.makes_again() => rolled_back.missing.push(format!("{gpu}: {step}: {cause}")),
-            _ => rolled_back.stands.push(format!("{gpu}: {step}: {cause}")),
+            Cause::Pending | Cause::LeftOn(_) => rolled_back.stands.push(format!("{gpu}: {cause}")),
+            _ if step.makes_again() => rolled_back
+                .missing
+                .push(format!("{gpu}: {step}{CAUSE}{cause}")),
+            _ => rolled_back
+                .stands
+                .push(format!("{gpu}: {step}{CAUSE}{cause}")),
         }
     }
 }
@@ -396,7 +401,7 @@ impl<'a> Attempt<'a> {
             Err(Cause::Interrupted) => return true,
             Err(cause) => {
                 self.run.mark_failed();
-                let attempt = format!("{}: {}", step.gpu.title(), step.action());
+                let attempt = format!("{}: cannot {}", step.gpu.title(), step.action());
                 Some(FailedStep {
                     gpu: step.gpu.index,
                     device: step.action().as_start().map(|start| start.name.clone()),

@@ -107,7 +107,7 @@ pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<boo
     for unit in &holding {
         let stopped = units.stop(*unit);
         stopped.inspect_err(|_| gpu.run.journal.record_failed_stop(*unit))?;
-        let note = format!("{}: stopped {unit}, which had it open", gpu.plan.name());
+        let note = format!("{}: stopped {unit}, which kept it open", gpu.plan.name());
         gpu.run.progress.note(&note);
     }
     Ok(!holding.is_empty())

@@ -128,7 +128,7 @@ impl OpenJournal {
                 Ok(()) => restarted.push(unit),
                 Err(cause) => {
                     journal.units.insert(0, unit);
-                    failures.push(FailedStep::new(format!("starting {unit} again"), cause));
+                    failures.push(FailedStep::new(format!("cannot start {unit} again"), cause));
                 }
             }
         }
@@ -138,7 +138,7 @@ impl OpenJournal {
             self.run_dir.write_journal(&journal)
         };
         if let Err(error) = closed {
-            failures.push(FailedStep::new("closing the journal", error));
+            failures.push(FailedStep::new("cannot close the journal", error));
         }
         restarted
     }
@@ -146,7 +146,7 @@ impl OpenJournal {
 
 /// Reads the journal of a change that is running, or was killed.
 pub fn load_journal(run_dir: &RunDir) -> FileResult<Option<Journal>> {
-    let advice = "remove it, and make sure that the monitoring services it lists are running";
+    let advice = "remove it, and make sure that the monitoring services that it lists are running";
     run_dir
         .load_journal()
         .map_err(|error| with_advice(error, advice))
@@ -157,7 +157,7 @@ fn with_advice(error: FileError, advice: &str) -> FileError {
     if error.kind() != io::ErrorKind::InvalidData {
         return error;
     }
-    FileError::new(error.kind(), format!("{error}: {advice}"))
+    FileError::new(error.kind(), format!("{error}; {advice}"))
 }
 
 /// Cleans up after a killed change: starts the units that it had stopped, removes vanished instances
@@ -174,10 +174,10 @@ pub fn pick_up(
     let Some(mut journal) = load_journal(run_dir).map_err(ApplyError::at_start)? else {
         return Ok(None);
     };
-    let mut said = format!("An earlier run was interrupted: {journal}.");
+    let mut said = format!("an earlier run was interrupted: {journal}");
     let missing = node.missing_after(&journal);
     if !missing.is_empty() {
-        said = format!("{said} It had destroyed {}.", missing.join(", "));
+        said = format!("{said}; it had destroyed {}", missing.join(", "));
     }
     if journal.writer.boot_id != node.boot_id {
         // The reboot has started them.
@@ -185,7 +185,7 @@ pub fn pick_up(
     }
     if !journal.units.is_empty() {
         let names: Vec<&str> = journal.units.iter().map(|unit| unit.name()).collect();
-        said = format!("{said} It had stopped {}.", names.join(", "));
+        said = format!("{said}; it had stopped {}", names.join(", "));
     }
     run_dir.remove_leftovers().map_err(ApplyError::at_start)?;
     let mut forgotten = forget_vanished_instances(run_dir, node);
@@ -266,7 +266,7 @@ impl Files {
 impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> FileResult<Self> {
         // The daemons' own records do not depend on it; only the ownership of instances is lost.
-        let advice = "remove it, and mig-mps forgets which instances it made";
+        let advice = "remove it; mig-mps then no longer knows which instances it created";
         let file = run_dir.load_node();
         let mut file = file.map_err(|error| with_advice(error, advice))?;
         let written = file.clone();

@@ -28,7 +28,7 @@ enum ClientOutcome {
 }
 
 /// The outcome for a client that left before it was terminated.
-const LEFT_BEFORE_MESSAGE: &str = "it is no longer a client: nothing was done";
+const LEFT_BEFORE_MESSAGE: &str = "no longer a client; nothing was done";
 
 /// Terminates clients one after another, and reports each once it has left its server's list. A failure does not keep
 /// the others from being terminated.
@@ -82,7 +82,7 @@ pub(super) fn terminate_clients(
                 error.interrupted |= matches!(ended, ClientOutcome::Interrupted(_));
             }
             Err(cause) => {
-                let failure = FailedStep::new(victim.client.to_string(), cause);
+                let failure = FailedStep::new(format!("device {}", victim.client), cause);
                 error.failures.push(failure);
             }
         }
@@ -156,14 +156,14 @@ impl EndingClient<'_> {
         if let (Some(signal), Some(held)) = (self.kill.signal, &self.held) {
             let name = signal.name();
             if self.interrupt.is_interrupted() && !held.wait_for_exit(EXIT_GRACE_PERIOD) {
-                let text = "its work is ended; its process was sent no signal, and still runs";
+                let text = "GPU work ended; process still running, because no signal was sent";
                 return Ok(ClientOutcome::Interrupted(text.to_owned()));
             }
             match held.send_signal(signal_number(signal)) {
                 Err(_) if held.has_ended() => {}
                 Err(error) => {
                     return Err(Cause::Other(format!(
-                        "its work is ended, but its process cannot be sent {name}: {error}"
+                        "GPU work ended, but {name} could not be sent to the process: {error}"
                     )));
                 }
                 Ok(()) if held.wait_for_exit_or_interrupt(SIGNAL_LIMIT, self.interrupt) => {
@@ -171,7 +171,7 @@ impl EndingClient<'_> {
                 }
                 Ok(()) if self.interrupt.is_interrupted() => {
                     return Ok(ClientOutcome::Interrupted(format!(
-                        "its work is ended; its process was sent {name}, and still ran when this was interrupted"
+                        "GPU work ended; process sent {name} and still running when this command was interrupted"
                     )));
                 }
                 Ok(()) => {
@@ -202,21 +202,17 @@ impl EndingClient<'_> {
     /// The outcome for a client that the server has terminated, and that was sent this signal.
     fn describe_outcome(&self, sent: Option<&str>, is_off: bool) -> ClientOutcome {
         if let Some(name) = sent {
-            ClientOutcome::Done(format!(
-                "its work is ended, and so is its process, which was sent {name}"
-            ))
+            ClientOutcome::Done(format!("GPU work ended, process exited after {name}"))
         } else if !is_off {
             ClientOutcome::Interrupted(
-                "its work is ended; whether its process notices was not waited for, and it was sent no signal"
-                    .to_owned(),
+                "GPU work ended; not waited for the process to exit, no signal sent".to_owned(),
             )
         } else if self.still_runs() {
             ClientOutcome::Done(
-                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal"
-                    .to_owned(),
+                "GPU work ended; its CUDA calls now fail with error 810; no signal sent".to_owned(),
             )
         } else {
-            ClientOutcome::Done("its work is ended, and its process has ended of itself".to_owned())
+            ClientOutcome::Done("GPU work ended, process exited".to_owned())
         }
     }
 }

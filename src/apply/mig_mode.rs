@@ -60,12 +60,10 @@ fn is_switched_back(gpu: &mut ChangingGpu<'_>, on: bool) -> Result<bool, Cause> 
     // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
     // a reset.
     if !on && !gpu.instances.is_empty() {
-        return Err(Cause::LeftOn("there are instances"));
+        return Err(Cause::LeftOn("it still has instances"));
     }
     if !on && !gpu.call(GpuHandle::changes_without_reset)? {
-        return Err(Cause::LeftOn(
-            "to switch it off again, this GPU needs a reset",
-        ));
+        return Err(Cause::LeftOn("turning it off requires a GPU reset"));
     }
     Ok(false)
 }
@@ -148,7 +146,7 @@ fn reset_gpu(
     }
     let mode = gpu.call(GpuHandle::mig_mode)?;
     if mode.current != on {
-        let why = Some("it was reset");
+        let why = Some("the GPU was reset");
         return Err(Cause::not_active(activation, mode, why));
     }
     gpu.instances.clear();
@@ -169,7 +167,7 @@ fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
         let driver = &gpu.run.context.node.driver;
         match explain_no_mig(product, driver) {
             Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
-                let hint = format!("{cause}: {}", remedy.replace('`', ""));
+                let hint = format!("{remedy}; {cause}");
                 Cause::NoMig { error, hint }
             }
             _ => error.into(),

@@ -23,8 +23,11 @@ pub(super) fn purge_files(run: &Run<'_>, purge: &Purge) -> impl Iterator<Item = 
     let set_aside = run.run_dir.remove_quarantined(devices, until);
     let logs = remove_logs(run, devices, until);
     [
-        ("removing what users left in pipe directories", set_aside),
-        ("removing logs", logs),
+        (
+            "cannot remove the files that users left in pipe directories",
+            set_aside,
+        ),
+        ("cannot remove the logs", logs),
     ]
     .into_iter()
     .filter_map(|(attempt, removed)| Some(FailedStep::new(attempt, removed.err()?)))
@@ -73,13 +76,13 @@ pub fn rotate_daemon_logs(
         .filter_map(|put| match put {
             Ok(put) if put.kept == put.length => None,
             Ok(put) => Some(format!(
-                "{} held {} MiB: only its last {} MiB were kept, in {}",
+                "{} had {} MiB; only its last {} MiB were kept, in {}",
                 put.log.display(),
                 to_mebibytes(put.length),
                 to_mebibytes(put.kept),
                 put.older
             )),
-            Err(error) => Some(format!("a log could not be put aside: {error}")),
+            Err(error) => Some(format!("a log could not be moved: {error}")),
         })
         .collect()
 }

@@ -165,7 +165,7 @@ fn carry_out(
     let ledger = run.node_record.write_rest();
     let is_done = !error.rolled_back.cut_short && ledger.is_ok();
     if let Err(cause) = ledger {
-        let attempt = "recording which instances are left";
+        let attempt = "cannot record which instances remain";
         error.failures.push(FailedStep::new(attempt, cause));
     }
     let restarted = run
@@ -181,7 +181,7 @@ fn carry_out(
     }
     // The last line of a change that succeeded names them.
     for unit in restarted {
-        run.progress.note(&format!("{unit} runs again"));
+        run.progress.note(&format!("{unit} was started again"));
     }
     Err(error)
 }
@@ -195,7 +195,10 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
             gpu: gpu_run.gpu.plan.index,
-            ..FailedStep::new(gpu_run.gpu.plan.title(), Cause::Other(why))
+            ..FailedStep::new(
+                format!("{}: not changed", gpu_run.gpu.plan.title()),
+                Cause::Other(why),
+            )
         });
         undone.push(gpu_run);
     }

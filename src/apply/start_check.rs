@@ -57,7 +57,7 @@ pub fn check_starts(
                 Err(cause) => error.failures.push(FailedStep {
                     gpu: gpu.index,
                     device: Some(start.name.clone()),
-                    ..FailedStep::new(format!("start the daemon of {}", start.name), cause)
+                    ..FailedStep::new(format!("cannot start the daemon of {}", start.name), cause)
                 }),
             }
         }
@@ -98,7 +98,7 @@ impl StartCheck<'_> {
         }
         for freed in self.run_dir.check_places(&start.name, uuid)? {
             remarks.push(format!(
-                "{} holds nothing but directories, and is removed: a container runtime makes them of a mount source that is missing.",
+                "{} contains only directories and is removed; container runtimes create them for a missing mount source",
                 freed.display()
             ));
         }
@@ -167,7 +167,7 @@ impl StartCheck<'_> {
                 };
                 let recorded = own.or_else(of_others);
                 recorded.map(Some).ok_or_else(|| {
-                    let what = format!("cannot find out whether there is a {what} \"{name}\"");
+                    let what = format!("cannot check whether the {what} \"{name}\" exists");
                     FileError::new(error.kind(), format!("{what}: {error}")).into()
                 })
             }
@@ -247,7 +247,7 @@ pub(super) fn launch_request(
         Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
         Some(CpuChoice::Near) => {
             let cpus = environment.host.cpus_near(key.gpus()).map_err(|error| {
-                let what = format!("cannot tell the CPUs near the GPU: {error}");
+                let what = format!("cannot determine the CPUs near the GPU: {error}");
                 FileError::new(error.kind(), what)
             });
             Some(cpus?)

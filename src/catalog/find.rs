@@ -138,7 +138,7 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
     }
     if let Some(model) = incomplete().iter().find(|model| model.key == lower) {
         return Err(UnknownModel(format!(
-            "too little is known of {}: nobody has published {}; on a machine with that GPU, NVML tells",
+            "too little is known of {} (no published data on {}); on a machine with that GPU, NVML reports it",
             model.key,
             model.missing.join(", ")
         )));
@@ -161,18 +161,18 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
     Err(UnknownModel(
         if keys.is_empty() && names_gpu_without_mig(&wanted) {
             format!(
-                "\"{word}\" has no MIG: the built-in profile whole-gpu is for such GPUs; mig-mps check --models lists the \
-             models with MIG"
+                "\"{word}\" has no MIG; use the built-in profile whole-gpu for such GPUs; `mig-mps check --models` \
+                 lists the models with MIG"
             )
         } else if keys.is_empty() {
             let near =
                 suggest_key(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
             format!(
-                "no model with MIG is called \"{word}\"{}; mig-mps check --models lists all",
+                "no model with MIG has the name \"{word}\"{}; `mig-mps check --models` lists all models",
                 near.unwrap_or_default()
             )
         } else {
-            format!("\"{word}\" can be {}: write one of these", keys.join(", "))
+            format!("\"{word}\" is ambiguous: write one of {}", keys.join(", "))
         },
     ))
 }

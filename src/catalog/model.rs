@@ -250,7 +250,7 @@ impl Evidence {
     /// Every kind with its meaning.
     pub const MEANINGS: [(Self, &'static str); 6] = [
         (Self::Measured, "read through NVML by this project"),
-        (Self::Seen, "in a listing that somebody published"),
+        (Self::Seen, "in a published listing"),
         (Self::Documented, "in NVIDIA's documents"),
         (Self::VendorCode, "in NVIDIA's source code or configuration"),
         (Self::Derived, "concluded from its family"),

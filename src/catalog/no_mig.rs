@@ -54,13 +54,13 @@ pub fn explain_no_mig(product: &str, driver: &str) -> Option<NoMig> {
             remedy: "install a newer driver",
         },
         None if has_display_mode => NoMig {
-            cause: "the GPU may be in display mode, or its VBIOS too old for MIG".to_owned(),
+            cause: "the GPU may be in display mode, or its VBIOS may be too old for MIG".to_owned(),
             remedy: "switch it to compute mode with `displaymodeselector --gpumode compute` and reboot; \
                      this turns its display outputs off",
         },
         None => NoMig {
-            cause: "the GPU may be a virtual one, or passed through without MIG".to_owned(),
-            remedy: "in a virtual machine ask its host; elsewhere `sudo dmesg | grep NVRM` may tell more",
+            cause: "the GPU may be virtual, or passed through without MIG".to_owned(),
+            remedy: "run `sudo dmesg | grep NVRM` to find the cause; in a virtual machine, ask its host",
         },
     })
 }

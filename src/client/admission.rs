@@ -62,7 +62,7 @@ fn check_admission_now(environment: &Environment, uuid: &str) -> Result<(), Unre
     };
     match (&served.state, served.state.outage_reason()) {
         _ if served.closing().is_some() => refused("it admits no new programs"),
-        _ if served.record.leaving => refused("mig-mps is taking it down"),
+        _ if served.record.leaving => refused("mig-mps is stopping it"),
         (DaemonState::Starting, _) => Err(Unready {
             why: "its daemon is starting",
             is_passing: true,

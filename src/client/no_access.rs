@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Uid, caller, format_count};
+use crate::host::{Uid, caller};
 use crate::node::Node;
 
 /// A user's programs cannot use a device, or not now.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoAccess {
     #[error(
-        "the user or the group of this process is not mapped in its user namespace, and its cuInit would hang, with that of \
-         every later client"
+        "the user or group of this process is not mapped in its user namespace; cuInit would hang, here and in every \
+         later client"
     )]
     Unmapped,
-    #[error("no daemon serves {name}: {state}")]
+    #[error("no daemon serves device {name}: {state}")]
     NotServed { name: String, state: &'static str },
-    #[error("{name} accepts no programs: {why}")]
+    #[error("device {name} accepts no programs: {why}")]
     Down {
         name: String,
         why: String,
@@ -26,7 +26,7 @@ pub enum NoAccess {
         needs_force: bool,
     },
     /// It waits for the programs that it has, and then changes.
-    #[error("{name} is closed to new programs by {closing}")]
+    #[error("device {name} is closed to new programs by {closing}")]
     Closing {
         name: String,
         closing: String,
@@ -34,30 +34,36 @@ pub enum NoAccess {
         opens_again: bool,
     },
     /// Programs would run outside MPS.
-    #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
+    #[error("{user} may not enter {}, which leads to the daemon of device {name}", closed.display())]
     Closed {
         name: String,
         user: String,
         closed: PathBuf,
     },
-    #[error("only {clients} may use {name}, and this is {user}")]
+    #[error("device {name} serves only {}, not user {user}", account(clients))]
     Reserved {
         name: String,
         clients: String,
         user: String,
     },
     /// Its server had a fault, and takes no clients until those that it has are gone.
-    #[error("{name} recovers from a GPU fault, and takes no client until {clients} gone")]
+    #[error(
+        "device {name} is recovering from a GPU fault and accepts no clients until {clients} exited"
+    )]
     Faulty { name: String, clients: String },
     /// It serves one user at a time, and another one now.
-    #[error("{name} serves {user} now: {clients}")]
+    #[error("device {name} is in use by {user}: {clients}")]
     InUse {
         name: String,
         user: String,
         clients: String,
     },
-    #[error("{name} has {}, and takes no more", format_count(*.clients, "client"))]
-    Full { name: String, clients: usize },
+    #[error("{part} is full ({clients} of {clients} clients)")]
+    Full {
+        /// The device, or one GPU of it.
+        part: String,
+        clients: usize,
+    },
     /// A program would get less memory than is wanted.
     #[error("{name} has {mib} MiB for a program, less than {wanted}{}", limited(*.is_limited))]
     LittleMemory {
@@ -72,7 +78,7 @@ pub enum NoAccess {
     #[error("the memory of {name} is hidden")]
     HiddenMemory { name: String },
     /// A change of the node ends its daemon, or starts another.
-    #[error("{name} takes no new programs now: the node is being changed{}", by(change.as_deref()))]
+    #[error("device {name} accepts no new programs now: the node is being changed{}", by(change.as_deref()))]
     Changing {
         name: String,
         /// The change, if the user may see it.
@@ -87,9 +93,18 @@ fn by(change: Option<&str>) -> String {
 
 fn limited(is_limited: bool) -> &'static str {
     if is_limited {
-        ": its pinned-memory-limit"
+        " (its pinned-memory-limit)"
     } else {
         ""
+    }
+}
+
+/// `user alice`, `the group staff`
+fn account(clients: &str) -> String {
+    if clients.starts_with(GROUP_PREFIX) {
+        clients.to_owned()
+    } else {
+        format!("user {clients}")
     }
 }
 
@@ -133,56 +148,56 @@ impl Failure for NoAccess {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Unmapped => {
-                "map them, as with unshare --map-root-user or the mapping of the container"
+                "map them, for example with `unshare --map-root-user` or in the configuration of the container"
                     .to_owned()
             }
             Self::Down {
                 name,
                 needs_force: true,
                 ..
-            } => format!("mig-mps restart {name} --force starts a new daemon"),
+            } => format!("run `mig-mps restart {name} --force` to start a new daemon"),
             Self::NotServed { name, .. } | Self::Down { name, .. } => {
-                format!("mig-mps restart {name} starts a new daemon")
+                format!("run `mig-mps restart {name}` to start a new daemon")
             }
             // Its mode, or its list, is made from the device's setting.
             Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
-                format!("mig-mps restart {name} lets its users in again")
+                format!("run `mig-mps restart {name}` to give its users access again")
             }
             Self::Closed { closed, .. } => {
                 let command = format!("chmod o+x {}", closed.display());
                 let who = match caller() {
-                    Uid::ROOT => "let users in",
-                    _ => "ask root to let you in",
+                    Uid::ROOT => "give users access",
+                    _ => "ask root to give you access",
                 };
-                format!("{who} ({command}), or start the daemon in another run directory")
+                format!("{who} (`{command}`), or start the daemon in another run directory")
             }
             Self::Reserved {
                 name,
                 clients,
                 user,
             } if caller() != Uid::ROOT || clients.starts_with(GROUP_PREFIX) => format!(
-                "mig-mps run --any -- PROGRAM takes a device that you may use; serve in the profile decides whether {user} may \
-                 use {name}"
+                "run `mig-mps run --any -- PROGRAM` to use a device that serves you; the key serve in the profile \
+                 decides whether {user} may use device {name}"
             ),
             Self::Reserved { clients, .. } => format!(
-                "run it as that user (runuser -u {clients} -- COMMAND), or use another device: mig-mps status"
+                "run it as that user (`runuser -u {clients} -- COMMAND`), or use another device: `mig-mps status`"
             ),
             Self::HiddenMemory { .. }
             | Self::LittleMemory {
                 is_passing: false, ..
-            } => "ask for less with --min-memory, or use another device: mig-mps status".to_owned(),
+            } => "use a smaller --min-memory, or another device: `mig-mps status`".to_owned(),
             Self::Closing {
                 opens_again: false, ..
-            } => "use another device: mig-mps run --any selects a free one".to_owned(),
+            } => "use another device: `mig-mps run --any` selects a free one".to_owned(),
             Self::Closing { .. } => {
-                "use another device: mig-mps run --any selects a free one; or wait for this one with --wait 5m".to_owned()
+                "use another device (`mig-mps run --any` selects a free one), or wait for this one with --wait 5m".to_owned()
             }
             Self::Faulty { .. }
             | Self::InUse { .. }
             | Self::Full { .. }
             | Self::Changing { .. }
             | Self::LittleMemory { .. } => {
-                "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
+                "wait for it with --wait 5m, or use another device: `mig-mps status`".to_owned()
             }
         })
     }

@@ -43,10 +43,10 @@ pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result
     let clients = served.clients.as_slice();
     if served.state == DaemonState::Fault {
         let clients = match clients.len() {
-            _ if record.key.is_joint() => "its clients on the faulty GPU are".to_owned(),
-            0 => "its clients are".to_owned(),
-            1 => format!("{} is", describe_client(&clients[0])),
-            count => format!("its {count} clients are"),
+            _ if record.key.is_joint() => "its clients on the faulty GPU have".to_owned(),
+            0 => "its clients have".to_owned(),
+            1 => format!("{} has", describe_client(&clients[0])),
+            count => format!("its {count} clients have"),
         };
         return Err(NoAccess::Faulty { name, clients });
     }
@@ -69,7 +69,7 @@ pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result
         });
     }
     match served.find_full_part(gpus) {
-        Some((name, clients)) => Err(NoAccess::Full { name, clients }),
+        Some((part, clients)) => Err(NoAccess::Full { part, clients }),
         None => Ok(()),
     }
 }
@@ -102,7 +102,7 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
     Err(NoAccess::Down {
         name: served.record.name.clone(),
         why: match &served.state {
-            DaemonState::NoAnswer(why) => format!("{ailment}: {why}"),
+            DaemonState::NoAnswer(why) => format!("{ailment} ({why})"),
             _ => ailment.to_owned(),
         },
         needs_force: matches!(served.state, DaemonState::NoAnswer(_) | DaemonState::Orphan),
@@ -142,7 +142,7 @@ fn reserved_error(record: &DeviceRecord, clients: String, user: Uid) -> NoAccess
 pub enum NotReady {
     #[error(transparent)]
     NoAccess(#[from] NoAccess),
-    #[error("{name}: {cause}")]
+    #[error("device {name}: {cause}")]
     NotAttached { name: String, cause: NotAttached },
 }
 
@@ -172,7 +172,7 @@ impl Failure for NotReady {
             Self::NoAccess(error) => error.hint(),
             Self::NotAttached { cause, .. } => cause.hint(),
         };
-        known.or_else(|| Some("mig-mps doctor finds known causes".to_owned()))
+        known.or_else(|| Some("run `mig-mps doctor` to find known causes".to_owned()))
     }
 }
 
@@ -247,7 +247,7 @@ fn observe_device(environment: &Environment, node: &Node, name: &str) -> Result<
     let served = node.devices.pop().and_then(|device| device.served);
     let mut served = served.ok_or_else(|| NoAccess::NotServed {
         name: name.to_owned(),
-        state: "its record is gone",
+        state: "its record no longer exists",
     })?;
     served.find_client_gpus(environment.nvml_library.as_deref());
     Ok(served)
@@ -349,18 +349,18 @@ const KEPT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 /// No process becomes an MPS client of a device.
 #[derive(Debug, Error)]
 pub enum NotAttached {
-    #[error("CUDA takes programs for ones outside MPS, though the daemon runs")]
+    #[error("CUDA reports programs as running outside MPS, although the daemon runs")]
     OutsideMps,
-    #[error("cuInit fails with {0}")]
+    #[error("cuInit failed with {0}")]
     Failed(CudaError),
     /// It hangs, or waits for another user's programs to exit.
-    #[error("cuInit does not return within {} s", .0.as_secs())]
+    #[error("cuInit did not return within {} s", .0.as_secs())]
     Late(Duration),
     #[error("CUDA shows another device: {0}")]
     AnotherDevice(String),
     #[error("CUDA shows {seen} of {gpus} GPUs")]
     OtherCount { seen: usize, gpus: usize },
-    #[error("libcuda cannot be loaded: {0}")]
+    #[error("libcuda cannot be loaded ({0})")]
     NoLibrary(String),
     #[error(transparent)]
     Check(#[from] RunError),
@@ -372,12 +372,14 @@ impl Failure for NotAttached {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Failed(CudaError::CONNECTION_FAILED) => {
-                "the daemon is about to stop, or has just stopped: mig-mps status"
+                "run `mig-mps status` to see the device again; its daemon is stopping or has just stopped"
             }
             Self::Failed(CudaError::NO_DEVICE) => {
-                "the device is gone, or the driver does not show it here: mig-mps status"
+                "run `mig-mps status` to see whether the device still exists and is visible here"
             }
-            Self::Late(_) => "mig-mps status tells whether the device hangs or serves another user",
+            Self::Late(_) => {
+                "run `mig-mps status` to see whether the device is hung or serves another user"
+            }
             Self::NoLibrary(_) => {
                 "install the NVIDIA driver, or set MIG_MPS_CUDA_LIBRARY to the path of libcuda.so.1"
             }

@@ -90,10 +90,11 @@ impl Failure for LimitExceeded {
                 key,
                 allowed,
             } => format!(
-                "use {option} {allowed}; the owner of the device can allow more: mig-mps set DEVICE {key}={wanted}"
+                "use {option} {allowed}; the owner of the device can allow more with `mig-mps set DEVICE \
+                 {key}={wanted}`"
             ),
             Self::PerContext { .. } => {
-                "leave out --per-context, or run the program on a device with a percentage of 100"
+                "omit --per-context, or run the program on a device with a percentage of 100"
                     .to_owned()
             }
         })
@@ -161,7 +162,7 @@ pub struct UnreadableLimit {
 impl Failure for UnreadableLimit {
     fn hint(&self) -> Option<String> {
         Some(format!(
-            "unset {MEMORY}; with this value CUDA would lift the memory limit of the device"
+            "unset {MEMORY}; with this value CUDA would ignore the memory limit of the device"
         ))
     }
 }
@@ -221,7 +222,9 @@ fn parse_memory_limit(text: &OsStr, uuids: &[String]) -> Result<Option<MemoryLim
         let is_named = device.starts_with("GPU-") || device.starts_with("MIG-");
         let ordinal = device.parse::<usize>().ok();
         if ordinal.is_none() && !is_named {
-            return Err(format!("\"{device}\" is no number and no UUID of a device"));
+            return Err(format!(
+                "\"{device}\" is neither a number nor the UUID of a device"
+            ));
         }
         // NVIDIA's manual writes MB.
         let size = size.strip_suffix('B').unwrap_or(size);

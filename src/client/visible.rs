@@ -24,28 +24,32 @@ const NO_DEVICE_WORDS: [&str; 3] = ["", "-1", "NoDevFiles"];
 pub enum NotVisible {
     #[error("the driver shows no device")]
     NoDevice,
-    #[error("{variable} is \"{value}\", which names no device")]
+    #[error("{variable} is \"{value}\", which selects no device")]
     Empty {
         variable: &'static str,
         value: String,
     },
-    #[error("{variable} is \"{value}\", which names no GPU of {device}")]
+    #[error("{variable} is \"{value}\", which selects no GPU of device {device}")]
     NoGpuOf {
         variable: &'static str,
         value: String,
         device: String,
     },
-    #[error("{variable} has \"{word}\", and there is no such device")]
+    #[error("{variable} contains \"{word}\", but there is no such device")]
     Unknown {
         variable: &'static str,
         word: String,
     },
-    #[error("{variable} has the number {number}, which names no device where a GPU is in MIG mode")]
+    #[error(
+        "{variable} contains the number {number}, which selects no device while a GPU is in MIG mode"
+    )]
     Mig {
         variable: &'static str,
         number: usize,
     },
-    #[error("{VISIBLE} has the number {0}, and the GPUs differ: CUDA numbers the fastest first")]
+    #[error(
+        "{VISIBLE} contains the number {0}, which is ambiguous: the GPUs differ, and CUDA numbers the fastest first"
+    )]
     Order(usize),
 }
 
@@ -57,14 +61,12 @@ impl Failure for NotVisible {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoGpuOf { variable, .. } => {
-                return Some(format!(
-                    "run it where {variable} names GPUs of the device, or is unset"
-                ));
+                return Some(format!("set {variable} to GPUs of the device, or unset it"));
             }
-            Self::NoDevice => "mig-mps doctor finds out why a GPU is not seen",
-            Self::Empty { .. } => "ask Slurm for a GPU, or set CUDA_VISIBLE_DEVICES to one",
-            Self::Unknown { .. } => "mig-mps list shows the devices",
-            Self::Mig { .. } => "set CUDA_VISIBLE_DEVICES to UUIDs: mig-mps list shows them",
+            Self::NoDevice => "run `mig-mps doctor` to find out why a GPU is not visible",
+            Self::Empty { .. } => "request a GPU from Slurm, or set CUDA_VISIBLE_DEVICES to one",
+            Self::Unknown { .. } => "run `mig-mps list` to see the devices",
+            Self::Mig { .. } => "set CUDA_VISIBLE_DEVICES to UUIDs, which `mig-mps list` shows",
             Self::Order(_) => "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to UUIDs",
         };
         Some(hint.to_owned())

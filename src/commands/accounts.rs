@@ -117,10 +117,10 @@ pub fn find_unknown_account(
         }
         Err(_) if is_recorded() => Ok(None),
         Err(error) => Err(command_error(format_args!(
-            "cannot find out whether there is a {what} \"{name}\": {error}"
+            "cannot check whether the {what} \"{name}\" exists: {error}"
         ))
         .with_hint(format!(
-            "run `getent {list} {name}`: when it answers, run this again"
+            "run `getent {list} {name}`, and repeat this command when it answers"
         ))),
     }
 }

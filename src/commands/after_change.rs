@@ -16,7 +16,7 @@ use crate::host::{Environment, FileResult, Lock, LockError, ProgramDirectory};
 use crate::node::{Detail, observe};
 use crate::plan::Plan;
 use crate::render::json::to_json_text;
-use crate::render::{note, print_error};
+use crate::render::{note, print_error, report};
 use crate::state::{AfterChange, RunDir};
 
 /// The most times that a command runs a program: one that changes the devices itself follows that change, too.
@@ -77,7 +77,7 @@ fn run_pending(environment: &Environment) -> Result<()> {
             Err(LockError::Busy { holder, .. }) => {
                 let directory = programs.path.display();
                 note(&format!(
-                    "{holder} is already running the programs in {directory}, and will also run them for this change."
+                    "{holder} is already running the programs in {directory} and will also run them for this change"
                 ));
                 return Ok(());
             }
@@ -152,7 +152,7 @@ impl Followers<'_> {
             .map(|(_, problem)| problem.to_string())
             .collect();
         let mut error = command_error(format_args!(
-            "not all programs in {} have followed the last change of the devices:\n  {}",
+            "some programs in {} have not followed the last change of the devices:\n  {}",
             self.programs.path.display(),
             problems.join("\n  ")
         ));
@@ -160,7 +160,7 @@ impl Followers<'_> {
             .iter()
             .filter_map(|(_, problem)| problem.hint())
             .collect();
-        Err(error.with_hint("mig-mps heal runs the failed programs again"))
+        Err(error.with_hint("run `mig-mps heal` to run the failed programs again"))
     }
 }
 
@@ -168,7 +168,7 @@ impl Followers<'_> {
 fn run_program(programs: &ProgramDirectory<'_>, name: &str, document: &str) -> Result<(), Problem> {
     let output = programs.run_program(name, document)?;
     for line in output.stdout.lines().chain(output.stderr.lines()) {
-        note(&format!("{name}: {line}"));
+        report(&format!("{name}: {line}"));
     }
     if output.status.success() {
         return Ok(());

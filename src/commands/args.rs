@@ -59,7 +59,7 @@ impl DeviceArgs {
         let gpus = gpus.to_vec();
         if gpus.is_empty() && first.contains(',') && !first.contains('[') {
             return Err(
-                usage_error("the command takes one device, or one glob").with_hint(
+                usage_error("the command accepts one device, or one glob").with_hint(
                     "run the command once for each device, or use a glob such as 'trainer-*'",
                 ),
             );
@@ -112,11 +112,12 @@ impl DeviceArgs {
 }
 
 /// The hint about clients in the way.
-pub const IN_USE_HINT: &str = "wait for them with --drain DURATION, or end them with --force";
+pub const IN_USE_HINT: &str =
+    "wait for running clients with --drain DURATION, or end them with --force";
 
 /// The hint about clients in the way where nobody waits for them.
 pub const IN_USE_HINT_WITHOUT_WAIT: &str =
-    "end them with --force; or wait for them with --drain DURATION, without --keep-going";
+    "end the clients with --force; or wait for them with --drain DURATION, without --keep-going";
 
 /// The exit status of a refused change, for help.
 pub const REFUSED_STATUS: (&str, &str) = (
@@ -246,7 +247,7 @@ impl ProfileSource {
         if self.0.is_empty() {
             let error = usage_error("the name of the profile is empty");
             return Err(error.with_hint(
-                "mig-mps profiles lists the built-in profiles; - reads standard input",
+                "give a file, a built-in profile (`mig-mps profiles` lists them), or - for standard input",
             ));
         }
         let path = Path::new(&self.0);
@@ -277,8 +278,8 @@ impl ProfileSource {
             }
             let path = shown.display();
             let what =
-                format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
-            let hint = format!("mig-mps import {path} makes a profile of it");
+                format!("{path} is a configuration of mig-parted (YAML), not a profile (TOML)");
+            let hint = format!("run `mig-mps import {path}` to convert it to a profile");
             CommandError::new(error.status, what).with_hint(hint)
         })
     }
@@ -294,7 +295,7 @@ fn suggest_profile(word: &str) -> String {
     }
     if word.parse::<ProfileName>().is_ok() {
         return format!(
-            "{word} is a size of MIG devices: mig-mps init writes a profile with sizes that fit"
+            "run `mig-mps init` to write a profile with sizes that fit; {word} is a size of MIG devices"
         );
     }
     let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
@@ -302,7 +303,7 @@ fn suggest_profile(word: &str) -> String {
         return format!("did you mean the built-in profile {near}?");
     }
     similar_file_hint(path, &["toml"])
-        .unwrap_or_else(|| format!("the built-in profiles are {}", names.join(", ")))
+        .unwrap_or_else(|| format!("choose one of the built-in profiles {}", names.join(", ")))
 }
 
 /// Names the file with one of these extensions, in the same directory, that was probably meant instead of a missing file.
@@ -341,7 +342,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .and_then(|duration| Duration::try_from(duration).ok())
         // The clock must be able to hold the time at which it ends.
         .filter(|duration| Instant::now().checked_add(*duration).is_some())
-        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h, 2d".to_owned())
+        .ok_or_else(|| {
+            "expected a number of seconds, or a duration such as 30s, 5m, 1h or 2d".to_owned()
+        })
 }
 
 /// Parses a duration in whole seconds.
@@ -349,7 +352,7 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     let duration = duration(text)?;
     match u32::try_from(duration.as_secs()) {
         Ok(seconds) if duration.subsec_nanos() == 0 => Ok(seconds),
-        _ => Err("expected whole seconds, and no more than 4294967295".to_owned()),
+        _ => Err("expected whole seconds, at most 4294967295".to_owned()),
     }
 }
 

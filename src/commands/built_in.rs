@@ -59,10 +59,10 @@ pub fn suggest_fitting_profiles(
         refusal.to_problem()
     );
     let hint = if fitting.is_empty() {
-        "mig-mps init writes a profile for these GPUs".to_owned()
+        "run `mig-mps init` to write a profile for these GPUs".to_owned()
     } else {
         format!(
-            "these built-in profiles fit: {}; mig-mps init writes another one",
+            "use a built-in profile that fits ({}), or run `mig-mps init` to write another profile",
             fitting.join(", ")
         )
     };

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{Environment, check_trusted_program, format_count, strip_needless_sudo};
 use crate::node::{Node, observe_records};
-use crate::render::{examples, note};
+use crate::render::{examples, warn};
 
 /// Print a CDI specification for container engines
 ///
@@ -54,8 +54,8 @@ pub fn remark_on_nvidias_file<'d>(
 ) {
     let host = &environment.host;
     if let Some(stale) = CdiFiles::load(host).find_stale(uuids) {
-        note(&format!(
-            "{} lacks {} of this node, so containers cannot get {} as nvidia.com/gpu. `{}` writes the file again.",
+        warn(&format!(
+            "{} lacks {} of this node, so containers cannot get {} as nvidia.com/gpu; run `{}` to write the file again",
             stale.path.display(),
             format_count(stale.devices, "device"),
             if stale.devices == 1 { "it" } else { "them" },

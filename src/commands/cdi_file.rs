@@ -17,7 +17,7 @@ use crate::host::{
 use crate::node::{Node, observe_records};
 use crate::plan::{CdiChange, Plan};
 use crate::profile::{Profile, ProfileError};
-use crate::render::note;
+use crate::render::warn;
 use crate::state::RunDir;
 
 /// Refuses a profile of a plain user that asks for the file, which only root can write.
@@ -27,9 +27,9 @@ pub(super) fn check_allowed(
 ) -> Result<(), ProfileError> {
     match profile.cdi {
         Some((true, span)) if !environment.is_root() => {
-            let error = profile.error_at(span, "only root can have cdi = true");
+            let error = profile.error_at(span, "only root can use cdi = true");
             let hint = format!(
-                "{}; mig-mps cdi prints the file of your own devices",
+                "{}; `mig-mps cdi` prints the file of your own devices",
                 root_hint()
             );
             Err(error.with_hint(hint))
@@ -50,7 +50,7 @@ pub(super) fn check_writable(profile: &Profile, environment: &Environment) -> Re
         let error = FileError::from(io::ErrorKind::ReadOnlyFilesystem);
         checked = checked.and(Err(error.at(&file.directory)));
     }
-    checked.context("cannot keep the CDI file current")
+    checked.context("cannot update the CDI file")
 }
 
 /// The file by which container engines find this node's devices.
@@ -105,8 +105,12 @@ pub(super) fn plan_change(
 /// Says what was done to the file.
 pub(super) fn change_message(change: CdiChange) -> &'static str {
     match change {
-        CdiChange::Write => "The CDI file was written; otherwise the node is as the profile says.",
-        CdiChange::Remove => "The CDI file was removed; otherwise the node is as the profile says.",
+        CdiChange::Write => {
+            "The CDI file was written. The rest of the node already matches the profile."
+        }
+        CdiChange::Remove => {
+            "The CDI file was removed. The rest of the node already matches the profile."
+        }
     }
 }
 
@@ -145,7 +149,7 @@ pub(super) fn update(
     }
     match write_if_changed(environment, directories, request, ending) {
         Err(error) if request == CdiRequest::KeepCurrent => {
-            note(&error.to_string());
+            warn(&error.to_string());
             Ok(())
         }
         updated => updated,
@@ -192,7 +196,7 @@ fn write_if_changed(
         Some(text) => file.write(&text),
         None => file.remove(),
     };
-    kept.map(drop).context("cannot keep the CDI file current")
+    kept.map(drop).context("cannot update the CDI file")
 }
 
 /// True if a CDI file mounts nothing of this run directory. It is about the devices of another one, such as the node's own

@@ -15,7 +15,7 @@ use crate::node::{Gpu, Node, Served};
 use crate::plan::{Plan, block_selects};
 use crate::profile::Profile;
 use crate::render::json::{ChangeDocument, Message};
-use crate::render::{is_quiet, note, print_json, status};
+use crate::render::{is_quiet, print_json, report, status, warn};
 
 /// The outcome of a change.
 pub struct Outcome {
@@ -132,7 +132,7 @@ impl Outcome {
     /// Makes the command end with this error after its report. An earlier error becomes a note.
     pub fn defer_error(&mut self, error: CommandError) {
         if let Some(earlier) = self.deferred_error.replace(error) {
-            note(&earlier.to_string());
+            warn(&earlier.to_string());
         }
     }
 
@@ -156,7 +156,7 @@ impl Outcome {
             "no part of the profile could be applied"
         } else {
             let again =
-                "mig-mps status lists the missing parts; run the same command again to apply them";
+                "run `mig-mps status` to see what is missing, and the same command to try again";
             hints.push(again.to_owned());
             "the profile was applied in part"
         };
@@ -216,7 +216,7 @@ impl Outcome {
     pub fn print_summary(&self, devices: &[String], consent: &ConsentArgs) {
         if !consent.json && !self.is_unchanged {
             let summary = status::summary(&self.node, devices, self.took);
-            note(&format!("{summary}{}", self.restarted_suffix()));
+            report(&format!("{summary}{}", self.restarted_suffix()));
         }
     }
 
@@ -225,8 +225,8 @@ impl Outcome {
         let names: Vec<&str> = self.restarted.iter().map(|unit| unit.name()).collect();
         match names.as_slice() {
             [] => String::new(),
-            [one] => format!("; {one} runs again"),
-            _ => format!("; {} run again", join_words(&names, "and")),
+            [one] => format!("; {one} was started again"),
+            _ => format!("; {} were started again", join_words(&names, "and")),
         }
     }
 }
@@ -246,9 +246,9 @@ pub fn read_back_mismatch(rest: &Plan) -> CommandError {
         }
     }
     command_error(format_args!(
-        "the node was changed, and does not read back as the profile says: still to do:{steps}"
+        "the node was changed, but does not match the profile; remaining:{steps}"
     ))
     .with_hint(
-        "nothing is undone: every step has reported success; run the same command again: it goes on from here",
+        "run the same command again to continue; nothing was undone, because every step reported success",
     )
 }

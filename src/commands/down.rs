@@ -21,7 +21,7 @@ use crate::host::{Directories, Environment, format_gpus, to_printable};
 use crate::node::{Device, Gpu, Node, lost_gpu_hint};
 use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
-use crate::render::{examples_and_statuses, format_time_taken, note};
+use crate::render::{examples_and_statuses, format_time_taken, note, report, warn};
 use crate::state::{ProfileHistory, RunDir};
 
 /// Stop daemons, and optionally undo MIG changes
@@ -72,12 +72,12 @@ pub struct DownArgs {
 }
 
 /// The hint about clients in the way when systemd stops the service, which does not stop their daemons.
-const SERVICE_HINT: &str = "the daemons continue to run: wait for their clients with mig-mps down --drain DURATION, or end them with \
-                            mig-mps down --force; systemctl start mig-mps makes the service active again";
+const SERVICE_HINT: &str = "wait for the clients with `mig-mps down --drain DURATION`, or end them with `mig-mps down \
+ --force`; the daemons still run, and `systemctl start mig-mps` makes the service active again";
 
 /// A warning about `--disable-mig`.
-const RESET_WARNING: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
-                     may not allow: the GPU then cannot be used until the machine is rebooted.";
+const RESET_WARNING: &str = "on Ampere (A100, A30), switching MIG mode off needs a GPU reset, which cloud machines \
+ may not allow; without it, the GPU cannot be used until the machine is rebooted";
 
 impl DownArgs {
     fn destroys_instances(&self) -> bool {
@@ -142,11 +142,11 @@ impl DownArgs {
             return None;
         }
         let error = command_error(format_args!(
-            "what mig-mps made stays on {}, which cannot be read: {}",
+            "devices and instances of mig-mps remain on {}, which cannot be read: {}",
             format_gpus(&gpus),
             reasons.join("; ")
         ));
-        Some(error.with_hint(format!("{}, and run this command again", lost_gpu_hint())))
+        Some(error.with_hint(format!("{}, then run this command again", lost_gpu_hint())))
     }
 }
 
@@ -154,7 +154,7 @@ impl DownArgs {
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.stop_holders && !args.destroys_instances() {
         let error =
-            usage_error("--stop-holders is for instances and MIG modes, and daemons need none");
+            usage_error("--stop-holders has no effect on daemons, only on instances and MIG modes");
         return Err(error.with_hint("add --destroy-mig or --disable-mig"));
     }
     let mut args = args.clone();
@@ -186,8 +186,8 @@ fn is_shutting_down(environment: &Environment) -> bool {
     match units.and_then(|units| Ok(units.is_shutting_down()?)) {
         Ok(answer) => answer,
         Err(error) => {
-            note(&format!(
-                "Cannot find out whether the machine is shutting down: {error}"
+            warn(&format!(
+                "cannot find out whether the machine is shutting down: {error}"
             ));
             false
         }
@@ -228,7 +228,7 @@ fn stop_and_destroy(args: &DownArgs, environment: &Environment) -> Result<ExitSt
     if args.consent.dry_run
         && let Some(unread) = &targets.unread
     {
-        note(&unread.to_string());
+        warn(&unread.to_string());
     }
     let Some(mut outcome) = outcome else {
         return Ok(ExitStatus::Done);
@@ -282,7 +282,7 @@ impl Change for DownChange<'_> {
     fn remark(&self, node: &Node, plan: &Plan) {
         // It switches MIG mode off on a GPU that needs a reset for that.
         if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
-            note(RESET_WARNING);
+            warn(RESET_WARNING);
         }
         if self.args.disable_mig {
             remark_on_remaining_mig_modes(node, plan, &self.targets.gpus);
@@ -309,7 +309,7 @@ fn quarantine_unreadable_files(environment: &Environment, directories: &Director
     if run_dir.has_unreadable() {
         let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
         for sentence in run_dir.quarantine_unreadable()? {
-            note(&sentence);
+            warn(&sentence);
         }
     }
     Ok(())
@@ -331,8 +331,8 @@ fn remove_mount_sources(
         run_dir.remove_mount_sources()?;
     }
     for found in run_dir.find_misplaced() {
-        note(&format!(
-            "{}. Move it away: mig-mps does not remove it.",
+        warn(&format!(
+            "{}; move it away, because mig-mps does not remove it",
             to_printable(&found.why)
         ));
     }
@@ -393,8 +393,8 @@ fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
             )?)
         });
     if let Err(error) = recorded {
-        note(&format!(
-            "status will not show that the profile was taken down: {error}"
+        warn(&format!(
+            "the removal of the profile could not be recorded, so status will not show it: {error}"
         ));
     }
 }
@@ -411,9 +411,9 @@ fn print_summary(
     if args.consent.json {
         outcome.report(environment, &[], &args.consent, None)?;
     } else if plan.is_empty() && !args.devices.is_empty() {
-        note("Nothing to do: no daemon of mig-mps serves these devices.");
+        report("Nothing to do: mig-mps serves none of these devices.");
     } else {
-        note(&format!(
+        report(&format!(
             "{}{}",
             summary_line(plan, outcome.took),
             outcome.restarted_suffix()
@@ -427,7 +427,7 @@ fn print_summary(
     if node.has_no_driver() {
         let hidden = node.describe_unseen().join("; ");
         note(&format!(
-            "Not seen: {hidden}. Compute modes stay as they are."
+            "not seen: {hidden}. Compute modes were not changed."
         ));
     }
     if args.destroys_instances() {
@@ -457,7 +457,7 @@ fn summary_line(plan: &Plan, took: Duration) -> String {
         parts.push(format_count(stopped, "daemon") + " stopped");
     }
     if cleared > 0 {
-        parts.push(format_count(cleared, "dead daemon") + " cleared away");
+        parts.push(format_count(cleared, "dead daemon") + " cleaned up");
     }
     if destroyed > 0 {
         parts.push(format_count(destroyed, "GPU instance") + " destroyed");

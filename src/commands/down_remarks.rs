@@ -17,7 +17,7 @@ pub fn remark_on_return(plan: &Plan) {
     if !names.is_empty() {
         let again = if names.len() == 1 { "it" } else { "them" };
         note(&format!(
-            "`mig-mps start {}` starts {again} again.",
+            "run `mig-mps start {}` to start {again} again",
             names.join(" ")
         ));
     }
@@ -31,7 +31,7 @@ pub fn remark_on_the_profile(environment: &Environment) {
         && let Some(profile) = history.last_applied()
     {
         note(&format!(
-            "The next up of {}, also at boot, makes them again, unless the profile is changed.",
+            "the next up of {}, also at boot, creates them again, unless you change the profile",
             profile.title()
         ));
     }
@@ -42,7 +42,7 @@ pub fn remark_on_users_daemons(node: &Node) {
     for unmanaged in &node.unmanaged {
         if let Some(command) = unmanaged.command_as_owner("down") {
             note(&format!(
-                "Daemon {} is a user's own: {command}",
+                "daemon {} belongs to a user; to stop it: `{command}`",
                 unmanaged.pid
             ));
         }
@@ -58,7 +58,8 @@ pub fn remark_on_quarantined_files(run_dir: &RunDir) {
         .collect();
     if !left.is_empty() {
         note(&format!(
-            "These pipe directories have other files than the daemon's, or belong to a user, and were put aside:\n  {}",
+            "these pipe directories contain other files than the daemon's, or belong to a user, and were moved \
+             away:\n  {}",
             left.join("\n  ")
         ));
     }
@@ -99,10 +100,13 @@ pub(super) fn remark_on_remaining_instances(node: &Node, asked: &DownTargets, de
         let why = if destroy == Destroy::All {
             "they hold other devices"
         } else {
-            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices"
+            "they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other \
+             devices"
         };
         let staying = staying.join("\n  ");
-        note(&format!("These GPU instances stay: {why}:\n  {staying}"));
+        note(&format!(
+            "these GPU instances remain, because {why}:\n  {staying}"
+        ));
     }
 }
 
@@ -121,15 +125,15 @@ pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String])
         });
     if !used.is_empty() {
         note(&format!(
-            "{}: there are instances.",
+            "{}: it still has instances",
             describe_staying_mode(&used)
         ));
     }
     if !unknown.is_empty() {
         let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
-            "{}: it is not known that mig-mps switched it on, as after a reboot. `nvidia-smi -i {} -mig 0` switches it off \
-             afterwards.",
+            "{}: it is not known that mig-mps switched MIG mode on, for example after a reboot; to switch it off, run \
+             `nvidia-smi -i {} -mig 0`",
             describe_staying_mode(&unknown),
             indices.join(",")
         ));

@@ -10,8 +10,7 @@ use crate::render::note;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The hint about clients that have not exited in time.
-const DRAIN_OVER_HINT: &str =
-    "the time of --drain is over: give them more of it, or end them with --force";
+const DRAIN_OVER_HINT: &str = "use a longer --drain, or end the clients with --force";
 
 /// The time that clients get before `--force` ends them: `quit -t` takes whole seconds.
 pub const DEFAULT_FORCE_SECONDS: u32 = 1;

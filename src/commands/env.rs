@@ -14,7 +14,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
 use crate::node::{Detail, Node, ONE_DEVICE_HINT, Served, observe, observe_records};
 use crate::render::json::EnvDocument;
-use crate::render::{examples, note, print, print_json};
+use crate::render::{examples, note, print, print_json, warn};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
@@ -74,7 +74,9 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let served = find_served(&node, &args.device)?;
     if let Some(closing) = served.closing() {
         let name = &served.record.name;
-        note(&format!("{name} is closed to new programs by {closing}"));
+        note(&format!(
+            "device {name} is closed to new programs by {closing}"
+        ));
     }
     let gpus = gpus_of_caller(environment, &served.record)?;
     if let Some(
@@ -123,7 +125,7 @@ fn render_dotenv(variables: Variables) -> Result<String> {
     }
     Err(
         command_error("a line of NAME=value cannot have a value with a line break").with_hint(
-            "set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again",
+            "set MIG_MPS_RUN_DIR to a directory without a line break in its name, then apply the profile again",
         ),
     )
 }
@@ -187,10 +189,10 @@ pub fn check_utf8(variables: &Variables) -> Result<()> {
     };
     let value = value.display();
     Err(command_error(format_args!(
-        "{value} is not UTF-8 text, as other programs need it"
+        "{value} is not UTF-8 text, which other programs need"
     ))
     .with_hint(format!(
-        "set {setting} to a directory whose name is UTF-8 text, and apply the profile again"
+        "set {setting} to a directory whose name is UTF-8 text, then apply the profile again"
     )))
 }
 
@@ -206,12 +208,12 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
             ..error.into()
         })?;
     let [name] = names.as_slice() else {
-        let what = format!("{word} means several devices: {}", names.join(", "));
+        let what = format!("\"{word}\" matches several devices: {}", names.join(", "));
         let error = usage_error(what);
         return Err(error.with_hint(ONE_DEVICE_HINT));
     };
     node.served_named(name).ok_or_else(|| {
-        command_error(format_args!("no daemon serves {name}")).with_hint(no_daemon_hint())
+        command_error(format_args!("no daemon serves device {name}")).with_hint(no_daemon_hint())
     })
 }
 
@@ -283,10 +285,10 @@ pub fn container_device(
             // Without the group a container's programs would run outside MPS.
             let id = record.only_group()?.ok_or_else(|| {
                 command_error(format_args!(
-                    "{} serves the group {name}, and this machine has no group of that name",
+                    "device {} serves the group {name}, which does not exist on this machine",
                     record.name
                 ))
-                .with_hint("make the group again, or name another one in the profile, and apply it")
+                .with_hint("create the group, or change the profile and apply it")
             })?;
             group = Some(id);
         }
@@ -311,8 +313,9 @@ pub fn container_device(
 pub(super) fn note_unknown_driver(environment: &Environment) {
     let driver = environment.host.driver_version();
     if SharedMemory::of_driver(driver.as_deref()) == SharedMemory::Unknown {
-        note(
-            "The driver's version cannot be read. Before driver 580 a container must share /dev/shm with the host (--ipc host).",
+        warn(
+            "the version of the driver cannot be read. Before driver 580, a container must share /dev/shm with the \
+             host (--ipc host).",
         );
     }
 }

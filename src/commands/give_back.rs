@@ -67,13 +67,16 @@ pub fn error_line(output: &Output) -> String {
     let Some(first) = error.next() else {
         return match output.stderr.lines().last() {
             Some(last) if output.status.signal().is_none() => last.to_owned(),
-            _ => format!("it ended with {}", output.status),
+            _ => format!("it failed ({})", output.status),
         };
     };
     let first = first.trim_start_matches("error: ");
     // The first of several reasons is enough.
     match error.next().filter(|line| !line.starts_with("hint: ")) {
-        Some(second) => format!("{first} {second}"),
+        Some(second) => match second.strip_prefix("cause: ") {
+            Some(cause) => format!("{first}: {cause}"),
+            None => format!("{first} {second}"),
+        },
         None => first.to_owned(),
     }
 }
@@ -141,7 +144,7 @@ fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
         if !left.wait_for_exit(COMMAND_LIMIT) {
             let (command, pid) = (process.command_line(), process.pid);
             return Err(command_error(format_args!(
-                "{command} (pid {pid}), which the self-test started, does not end"
+                "{command} (pid {pid}), which the self-test started, did not exit"
             )));
         }
     }
@@ -155,7 +158,7 @@ fn load_selftest_record(environment: &Environment) -> Result<Option<SelftestReco
     };
     let read = SelftestRecord::load(&state_dir);
     let read = read.context("cannot tell which GPUs a self-test has changed");
-    let hint = "check the GPUs with mig-mps list, then remove the file";
+    let hint = "check the GPUs with `mig-mps list`, then remove the file";
     let record = read.map_err(|error| error.with_hint(hint))?;
     Ok(record.filter(|record| record.other_machine(&environment.host).is_none()))
 }
@@ -196,10 +199,10 @@ pub fn restore_interrupted_under_lock(
     };
     if !record.writer.has_exited(&environment.host) {
         let error = CommandError::new(ExitStatus::Refused, describe_running(&record));
-        return Err(error.with_hint("run this again when it has ended"));
+        return Err(error.with_hint("wait for the self-test to exit, then run this command again"));
     }
     let gpus = describe_gpus(&record);
-    note(&format!("A self-test was interrupted: restoring {gpus}."));
+    note(&format!("a self-test was interrupted; restoring {gpus}"));
     // A GPU cannot be reset while this process has it open.
     observer
         .with_nvml_closed(|| restore_gpus(environment, directories, &record))?
@@ -236,7 +239,7 @@ pub fn restore_error(
         |directory| SelftestRecord::path(&directory).display().to_string(),
     );
     error.with_hint(format!(
-        "the next change tries this again; to keep the GPU as it is now, remove {file}"
+        "run any command that changes the node to try again; to keep the GPU as it is now, remove {file}"
     ))
 }
 
@@ -248,7 +251,7 @@ pub fn report_selftest(environment: &Environment) {
     let gpus = describe_gpus(&record);
     if record.writer.has_exited(&environment.host) {
         note(&format!(
-            "A self-test was interrupted. The next command that changes this node restores {gpus}."
+            "a self-test was interrupted; the next command that changes this node will restore {gpus}"
         ));
     } else {
         note(&format!("{}.", describe_running(&record)));

@@ -17,7 +17,9 @@ use crate::node::{Detail, Node, Observer, Served, observe};
 use crate::plan::{self, Action, Plan, StartedBy};
 use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
-use crate::render::{examples_and_statuses, is_watched, note, print_json, print_lines};
+use crate::render::{
+    examples_and_statuses, is_watched, note, print_json, print_lines, report, warn,
+};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Restart dead daemons, and hung daemons without clients
@@ -172,7 +174,9 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
     for step in outcome.plan.steps() {
         if let Action::EndStray(end) = &step.action {
             let (name, pid) = (&end.name, end.pid);
-            print_lines(&format!("{name}: server {pid} outlived its daemon: ended"))?;
+            print_lines(&format!(
+                "{name}: server {pid} outlived its daemon and was ended"
+            ))?;
             healed.ended += 1;
         }
         if let Some(start) = step.action.as_start()
@@ -188,7 +192,7 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
             }
             let (times, most) = (record.healed.len(), DeviceRecord::MAX_HEALS_PER_HOUR);
             print_lines(&format!(
-                "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)"
+                "{name}: {because}: restarted, daemon {pid} serves it ({times} of {most} times within an hour)"
             ))?;
         }
         if let Some(stop) = step.action.as_stop().filter(|stop| stop.keeps_device) {
@@ -203,7 +207,7 @@ fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
 fn report_rest(node: &Node, names: &[String], healed: Option<HealCounts>) -> ExitStatus {
     let given_up = report_failing(node, names);
     if let Some(healed) = healed {
-        note(&summary_line(&healed, given_up));
+        report(&summary_line(&healed, given_up));
     }
     if given_up > 0 {
         ExitStatus::Drift
@@ -227,10 +231,10 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
             && (matches!(problem.id, "device-gone" | "gpu-lost" | "outside-mps")
                 || failing.contains(&name))
         {
-            note(&problem.to_string());
+            warn(&format!("device {problem}"));
         }
         if UNHEALED_PROBLEMS.contains(&problem.id) {
-            note(&format!("Not healed: {problem}"));
+            warn(&format!("not healed: {problem}"));
         }
     }
     failing.len()

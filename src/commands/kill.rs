@@ -120,7 +120,7 @@ fn invalid_pid_error(
     words: &[String],
     environment: &Environment,
 ) -> CommandError {
-    let error = usage_error(format_args!("{word} is not a process id: {why}"));
+    let error = usage_error(format_args!("\"{word}\" is not a process id: {why}"));
     let first = devices.words.first().map_or("", String::as_str);
     if Signal::from_str(first, true).is_ok() {
         return error.with_hint(format!("write --signal={first}, with an equals sign"));
@@ -137,7 +137,7 @@ fn invalid_pid_error(
         return if node.device_named(word).is_some() && !numbers.is_empty() {
             let numbers = numbers.join(" ");
             error.with_hint(format!(
-                "the device comes first: mig-mps kill {word} {numbers}"
+                "put the device first: `mig-mps kill {word} {numbers}`"
             ))
         } else {
             error.with_hint(CLIENTS_HINT)
@@ -149,7 +149,7 @@ fn invalid_pid_error(
     let is_meant = |client: &Client| has_user_or_program(client, word);
     error.with_hint(match commands_for_clients(&node, &names, is_meant) {
         None => hint_without_clients(&node, &names, word),
-        Some(commands) => format!("for the clients of {word}: {commands}"),
+        Some(commands) => format!("run {commands} for the clients of {word}"),
     })
 }
 
@@ -157,8 +157,8 @@ fn invalid_pid_error(
 fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
     let devices = names.join(", ");
     let fact = match names {
-        [_] => format!("{devices} has no clients of {word}"),
-        _ => format!("{devices} have no clients of {word}"),
+        [_] => format!("device {devices} has no clients of {word}"),
+        _ => format!("devices {devices} have no clients of {word}"),
     };
     let all: Vec<String> = node
         .served()
@@ -166,7 +166,7 @@ fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
         .collect();
     let is_meant = |client: &Client| has_user_or_program(client, word);
     if let Some(commands) = commands_for_clients(node, &all, is_meant) {
-        return format!("{fact}; for those of other devices: {commands}");
+        return format!("run {commands} for other devices; {fact}");
     }
     let outside: Vec<String> = names
         .iter()
@@ -176,10 +176,10 @@ fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
         .map(|program| program.pid.to_string())
         .collect();
     match outside.as_slice() {
-        [] => format!("{fact}; {CLIENTS_HINT}"),
+        [] => format!("{CLIENTS_HINT}; {fact}"),
         pids => {
             let pids = pids.join(" ");
-            format!("{fact}; outside MPS: `kill {pids}` ends it")
+            format!("run `kill {pids}` to end the program outside MPS; {fact}")
         }
     }
 }
@@ -201,13 +201,13 @@ fn commands_for_clients(
             .collect();
         if !pids.is_empty() {
             let name = &served.record.name;
-            commands.push(format!("mig-mps kill {name} {}", pids.join(" ")));
+            commands.push(format!("`mig-mps kill {name} {}`", pids.join(" ")));
         }
     }
     (!commands.is_empty()).then(|| commands.join("; "))
 }
 
-const CLIENTS_HINT: &str = "mig-mps status shows the clients of each device";
+const CLIENTS_HINT: &str = "run `mig-mps status` to see the clients of each device";
 
 /// True if a word is the name of a client's user or program.
 fn has_user_or_program(client: &Client, word: &str) -> bool {
@@ -230,8 +230,8 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     if let Ok([name]) = node.resolve_words(&[word.to_owned()]).as_deref() {
         let names = [name.clone()];
         return usage_error(what).with_hint(match commands_for_clients(&node, &names, |_| true) {
-            None => format!("{name} has no clients"),
-            Some(command) => format!("for every client of {name}: {command}"),
+            None => format!("{CLIENTS_HINT}; device {name} has none"),
+            Some(command) => format!("run {command} for every client of device {name}"),
         });
     }
     let names: Vec<String> = node
@@ -240,7 +240,8 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
         .collect();
     let is_pid = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
     if let Some(command) = commands_for_clients(&node, &names, is_pid) {
-        return usage_error(what).with_hint(format!("pid {word} is a client: {command}"));
+        return usage_error(what)
+            .with_hint(format!("run {command}, because pid {word} is a client"));
     }
     let outside = node.devices.iter().find(|device| {
         device
@@ -251,13 +252,13 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     if let Some(device) = outside {
         let name = &device.name;
         return usage_error(format!(
-            "pid {word} computes on {name} outside MPS, so it is no client"
+            "pid {word} computes on device {name} outside MPS, so it is no client"
         ))
-        .with_hint(format!("end the process itself: kill {word}"));
+        .with_hint(format!("end the process itself with `kill {word}`"));
     }
     let is_meant = |client: &Client| has_user_or_program(client, word);
     if let Some(commands) = commands_for_clients(&node, &names, is_meant) {
-        return usage_error(what).with_hint(format!("for the clients of {word}: {commands}"));
+        return usage_error(what).with_hint(format!("run {commands} for the clients of {word}"));
     }
     usage_error(format!(
         "{what}: no device is called {word}, and status shows no such client"
@@ -277,7 +278,7 @@ fn remark_on_departed_clients(shown: &Plan, carried_out: &Plan) {
         if !ended.contains(&victim.pid) {
             let device = &victim.client.device;
             note(&format!(
-                "{device}: pid {}: it is no longer a client: nothing was done",
+                "device {device}: pid {} is no longer a client; nothing was done",
                 victim.pid
             ));
         }

@@ -132,7 +132,7 @@ fn with_device_for_profile(
     let mut names = node.served().map(|served| &served.record.name);
     if let Some(name) = names.find(|name| words.contains(name)) {
         error.hints = vec![format!(
-            "{name} is a device with a daemon; {command} takes a profile: a TOML file, or a built-in one"
+            "give {command} a profile (a TOML file or a built-in profile); {name} is a device with a daemon"
         )];
     }
     error
@@ -162,17 +162,17 @@ pub fn add_way_back_hint(
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };
     let way_back = if start.uuid.is_some() {
-        format!("to start one, run {sudo}mig-mps start {name}")
+        format!("run `{sudo}mig-mps start {name}` to start a daemon")
     } else if ProfileHistory::is_default(environment) {
-        format!("to make its instance again and start one, run {sudo}mig-mps up")
+        format!("run `{sudo}mig-mps up` to create its instance again and start a daemon")
     } else {
         format!(
-            "to make its instance again and start one, run mig-mps profiles --applied | {sudo}mig-mps up -"
+            "run `mig-mps profiles --applied | {sudo}mig-mps up -` to create its instance again and start a daemon"
         )
     };
     // The hints are about devices that are served, and profiles in files.
     error.hints = vec![format!(
-        "{name} is a device of the applied profile {profile}, and no daemon serves it: {way_back}"
+        "{way_back}; device {name} is in the applied profile {profile}, but no daemon serves it"
     )];
     error
 }

@@ -44,7 +44,7 @@ use crate::node::{Detail, NoSuchDevice, Node, lost_gpu_hint, observe, observe_re
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::Profile;
-use crate::render::{KnownDevices, note, print};
+use crate::render::{KnownDevices, note, print, report, warn};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
@@ -68,7 +68,7 @@ pub const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Returns this node as if nothing was on its GPUs, for those who plan on it or, with `--gpu`, on another.
 pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
-    let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
+    let hint = "use --gpu a100-80gb:8 for the GPUs of another machine";
     let node = observe(environment, Detail::OFFERS)
         .map_err(|error| CommandError::from(error).with_hint(hint))?;
     for hidden in node.describe_unseen() {
@@ -115,7 +115,7 @@ pub fn known_devices(environment: &Environment) -> KnownDevices {
     let names = [known.clone(), stopped.clone()].concat();
     let wanted = String::new();
     let hint = if known.is_empty() {
-        Some("no device has a daemon: mig-mps up PROFILE starts daemons".to_owned())
+        Some("run `mig-mps up PROFILE` to start daemons; no device has one".to_owned())
     } else {
         NoSuchDevice::Unknown { wanted, known }.hint()
     };
@@ -160,15 +160,15 @@ pub fn lock_node(
     let directory = run_dir
         .make()
         .context("cannot use the run directory")
-        .map_err(|error| error.with_hint("MIG_MPS_RUN_DIR may name another directory"))?;
+        .map_err(|error| error.with_hint("set MIG_MPS_RUN_DIR to another directory"))?;
     let logs = Directory::open_or_create(&directories.log, 0o755)
         .context("cannot use the log directory")
-        .map_err(|error| error.with_hint("MIG_MPS_LOG_DIR may name another directory"))?;
+        .map_err(|error| error.with_hint("set MIG_MPS_LOG_DIR to another directory"))?;
     let (run, log) = (directory.stat_self()?, logs.stat_self()?);
     if (run.st_dev, run.st_ino) == (log.st_dev, log.st_ino) {
         // Both have a directory for each device.
         return Err(command_error(format_args!(
-            "cannot use {} as run directory and as log directory: they must differ",
+            "cannot use {} both as run directory and as log directory",
             directories.log.display()
         ))
         .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
@@ -181,7 +181,7 @@ pub fn lock_node(
         |holder| {
             let seconds = limit.as_secs();
             note(&format!(
-                "Waiting up to {seconds} s: {holder} is changing this node."
+                "waiting up to {seconds} s: {holder} is changing this node"
             ));
         },
     )?;
@@ -196,7 +196,7 @@ pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
         return Ok(print(text)?);
     };
     write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
-    note(&format!("wrote {}", path.display()));
+    report(&format!("wrote {}", path.display()));
     Ok(())
 }
 
@@ -211,20 +211,17 @@ pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.
 pub fn no_daemon_error(node: &Node) -> CommandError {
     if let Some((_, why)) = node.unreadable_records().next() {
-        return command_error(format_args!(
-            "no device has a daemon that can be seen: {why}"
-        ))
-        .with_hint("mig-mps doctor checks directories and records");
+        return command_error(format_args!("no device has a visible daemon: {why}"))
+            .with_hint("run `mig-mps doctor` to check directories and records");
     }
-    command_error("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
+    command_error("no device has a daemon").with_hint("run `mig-mps up PROFILE` to start daemons")
 }
 
 /// Refuses to change what a newer mig-mps recorded.
 fn check_not_newer(run_dir: &RunDir) -> Result<()> {
     match run_dir.check_format_versions() {
-        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-            Err(command_error(error).with_hint("change this node with the mig-mps that wrote it"))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Err(command_error(error)
+            .with_hint("change this node with the version of mig-mps that wrote it")),
         checked => checked.context("cannot use the run directory"),
     }
 }
@@ -236,9 +233,9 @@ pub fn remark_on_plan(node: &Node, plan: &Plan) {
     }
     let open = plan.with_open_limits(node.control_program());
     if !open.is_empty() {
-        note(&format!(
-            "Every user of {} can change its limits: the MPS of driver {} takes settings from everybody. From 550 on \
-             it takes them from root and the daemon's owner alone.",
+        warn(&format!(
+            "every user of {} can change its limits, because the MPS of driver {} accepts settings from all users; \
+             from driver 550 on, only root and the owner of the daemon can change them",
             open.join(", "),
             node.driver
         ));
@@ -249,7 +246,7 @@ pub fn remark_on_plan(node: &Node, plan: &Plan) {
 /// Warns of memory limits that may leave no program any memory.
 pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::limit_warning) {
-        note(&warning);
+        warn(&warning);
     }
 }
 
@@ -258,7 +255,7 @@ pub fn warn_of_changeable_programs(environment: &Environment) {
     for (program, error) in environment.changeable_programs() {
         let shown = to_printable(&program.display().to_string());
         let why = to_printable(&error.to_string());
-        note(&format!(
+        warn(&format!(
             "root runs {shown} from PATH, but another user can change it: {why}"
         ));
     }
@@ -274,8 +271,8 @@ pub fn report_interrupted_change(environment: &Environment) {
     if let Ok(Some(journal)) = RunDir::at(&directories.run).load_journal()
         && journal.writer.has_exited(&environment.host)
     {
-        note(&format!(
-            "A change was interrupted: {journal}. The next up or down continues it."
+        warn(&format!(
+            "a change was interrupted: {journal}; the next `mig-mps up` or `mig-mps down` will continue it"
         ));
     }
 }
@@ -290,7 +287,7 @@ fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> 
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
-        note(&format!("{said} Continuing from the present state."));
+        note(&format!("{said}; continuing from the present state"));
     }
     Ok(true)
 }
@@ -298,10 +295,10 @@ fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> 
 /// The hint for a program where no daemon serves: only root starts daemons for users.
 pub fn no_daemon_hint() -> String {
     if caller() == Uid::ROOT {
-        "mig-mps up PROFILE starts daemons".to_owned()
+        "run `mig-mps up PROFILE` to start daemons".to_owned()
     } else {
-        "mig-mps run --private -- PROGRAM starts a daemon for this program; daemons for all users are started by root, with \
-         mig-mps up PROFILE"
+        "run `mig-mps run --private -- PROGRAM` to start a daemon for this program, or ask root to start daemons for \
+         all users with `mig-mps up PROFILE`"
             .to_owned()
     }
 }

@@ -17,7 +17,7 @@ use crate::node::observe;
 use crate::plan::{Plan, Refusal};
 use crate::render::json::PlanDocument;
 use crate::render::{
-    self, consequences, examples_and_statuses, note, print, print_json, print_lines,
+    self, consequences, examples_and_statuses, note, print, print_json, print_lines, report,
 };
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -60,7 +60,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     check_accounts(&profile, environment, caller)?;
     let run_dir = if is_roots {
-        note("Planned as root would apply it: only root can serve other users.");
+        note("planned as root would apply it, because only root can serve other users");
         environment.roots_run_dir()
     } else {
         environment.directories()?.run
@@ -94,7 +94,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&PlanDocument::from_plan(&plan, &held))?;
     } else if !plan.has_changes() {
-        note("Nothing to do: the node is as the profile says.");
+        report("Nothing to do: the node matches the profile.");
     } else {
         print(&render::plan::render(&plan))?;
         print(&consequences::render(&plan, &held, on_failure))?;
@@ -112,7 +112,7 @@ fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool, caller: Uid) -> R
     let is_in_the_way = plan.gpus.iter().any(|gpu| !gpu.obstacles.is_empty())
         || plan.stops().any(|stop| stop.unasked.is_some());
     if is_in_the_way {
-        return print_lines("`up` refuses this plan as long as something is in the way.")
+        return print_lines("`up` refuses this plan while programs are in the way.")
             .map_err(Into::into);
     }
     // A plain user's own daemons run on instances that are there.

@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::plan::block_selects;
 use crate::profile::Profile;
 use crate::render::format::format_ago;
-use crate::render::note;
+use crate::render::{note, warn};
 use crate::state::{AppliedProfile, ProfileHistory, RunDir};
 
 /// The profile of a command line, which may leave it out.
@@ -52,7 +52,7 @@ impl ProfileArgs {
         if self.previous {
             let history = require_history(history)?;
             let Some(applied) = history.numbered_profiles().nth(1) else {
-                let error = command_error("no profile was applied before the present one");
+                let error = command_error("no earlier profile was applied");
                 return Err(error.with_hint(HISTORY_HINT));
             };
             return load_applied(applied);
@@ -61,7 +61,7 @@ impl ProfileArgs {
         let at_boot = at_boot.context("cannot read the profile that is applied at boot")?;
         if let Some(text) = at_boot {
             let path = environment.host.boot_profile().path();
-            note(&format!("Profile: {}", path.display()));
+            note(&format!("using profile {}", path.display()));
             return Ok(ChosenProfile {
                 profile: Profile::parse(&path, text)?,
                 path: path.display().to_string(),
@@ -95,18 +95,20 @@ impl ProfileArgs {
 pub fn require_history(history: FileResult<ProfileHistory>) -> Result<ProfileHistory> {
     history.map_err(|error| {
         let hints = match ProfileHistory::hint_for(&error) {
-            Some(hint) => vec![format!("{hint}, then name the profile: mig-mps up PROFILE")],
+            Some(hint) => vec![format!(
+                "{hint}, then select the profile: `mig-mps up PROFILE`"
+            )],
             None => error.hints(),
         };
         let error = command_error(format_args!(
-            "cannot tell which profiles were applied: {error}"
+            "cannot read the list of applied profiles: {error}"
         ));
         CommandError { hints, ..error }
     })
 }
 
 /// The hint where a profile is not in the history.
-pub const HISTORY_HINT: &str = "mig-mps profiles --history lists the profiles that were applied";
+pub const HISTORY_HINT: &str = "run `mig-mps profiles --history` to list the applied profiles";
 
 /// Takes a profile that was applied, as it was then.
 fn load_applied((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfile> {
@@ -117,7 +119,7 @@ fn load_applied((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfi
         None => path.clone(),
     };
     note(&format!(
-        "Profile: number {number}, {what}, applied {at} by {by}"
+        "using profile {number}, {what}, applied {at} by {by}"
     ));
     Ok(ChosenProfile {
         profile: applied.parse_profile()?,
@@ -126,8 +128,8 @@ fn load_applied((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfi
 }
 
 fn no_profile_error() -> CommandError {
-    usage_error("no profile is named, and none was applied or is in /etc/mig-mps/profile.toml").with_hint(
-        "name a file or a built-in profile: mig-mps profiles lists those, mig-mps init writes a file",
+    usage_error("no profile is selected, none was applied before, and /etc/mig-mps/profile.toml does not exist").with_hint(
+        "give a file or a built-in profile; `mig-mps profiles` lists these, `mig-mps init` writes a file",
     )
 }
 
@@ -167,8 +169,8 @@ impl ChosenProfile {
                 Ok(ProfileHistory::record_profile(&state_dir, applied)?)
             });
         if let Err(error) = recorded {
-            note(&format!(
-                "The profile was applied. It could not be recorded, so status and up --previous do not know it: {error}"
+            warn(&format!(
+                "the profile was applied but could not be recorded, so status and up --previous do not know it: {error}"
             ));
         }
     }

@@ -14,7 +14,7 @@ use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
-use crate::render::{examples_and_statuses, note};
+use crate::render::{examples_and_statuses, report};
 use crate::state::RunDir;
 
 /// Restart daemons with their current settings
@@ -93,12 +93,18 @@ pub(super) fn start_daemons(
 fn no_device_error(command: &str, environment: &Environment) -> CommandError {
     let known = known_devices(environment);
     let names = match command {
-        "start" if known.stopped.is_empty() => Some("no device is stopped".to_owned()),
-        "start" => Some(format!("stopped: {}", known.stopped.join(", "))),
+        "start" if known.stopped.is_empty() => {
+            Some("run `mig-mps status` to see the devices; no device is stopped".to_owned())
+        }
+        "start" => Some(format!(
+            "choose one of the stopped devices: {}",
+            known.stopped.join(", ")
+        )),
         _ => known.hint,
     };
-    let error = usage_error("no device is named").with_hint(format!(
-        "mig-mps {command} DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile"
+    let error = usage_error("no device is selected").with_hint(format!(
+        "run `mig-mps {command} DEVICE`, with --gpu N for every device of a GPU, or '*' for all devices; `mig-mps up` \
+         applies a profile"
     ));
     match names {
         Some(names) => error.with_hint(names),
@@ -115,7 +121,7 @@ fn report_change(
     let consent = request.consent;
     let names = request.devices.resolve_names(&outcome.node)?;
     if outcome.is_unchanged && !consent.json {
-        note("Nothing to do: the daemons of these devices are running.");
+        report("Nothing to do: the daemons of these devices are running.");
     }
     outcome.report(environment, &names, consent, None)?;
     outcome.print_summary(&names, consent);

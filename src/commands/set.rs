@@ -11,7 +11,7 @@ use crate::host::join_words;
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
-use crate::render::{examples_and_statuses, note};
+use crate::render::{examples_and_statuses, report};
 use crate::settings::KEYS;
 use crate::state::RunDir;
 
@@ -70,7 +70,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     })?;
     match outcome {
         Some(outcome) if outcome.is_unchanged && !args.consent.json => {
-            note("Nothing to do: already set.");
+            report("Nothing to do: the settings are already in effect.");
         }
         Some(outcome) => {
             let names = devices.resolve_names(&outcome.node)?;

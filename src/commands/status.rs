@@ -210,7 +210,7 @@ fn watch_status(
 ) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let error = command_error("status --watch needs a terminal");
-        return Err(error.with_hint("status --json is for programs"));
+        return Err(error.with_hint("use status --json in programs"));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
@@ -224,7 +224,7 @@ fn watch_status(
             .rfind(|word| interval(word).is_ok());
         return match seconds {
             Some(seconds) => {
-                Err(unknown).context(format!("write the seconds after an =: --watch={seconds}"))
+                Err(unknown).context(format!("put an = before the seconds: --watch={seconds}"))
             }
             None => Err(unknown.into()),
         };
@@ -262,10 +262,10 @@ fn check_watch_argument(devices: &[String]) -> Result<()> {
     }) else {
         return Ok(());
     };
-    let what = format!("--watch {word} can mean every {word} s, or device {word}");
+    let what = format!("--watch {word} is ambiguous: every {word} s, or device {word}");
     let error = usage_error(what);
     Err(error.with_hint(format!(
-        "mig-mps status --watch={word}, or mig-mps status {word} --watch"
+        "run `mig-mps status --watch={word}`, or `mig-mps status {word} --watch`"
     )))
 }
 

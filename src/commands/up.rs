@@ -25,7 +25,9 @@ use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Device, Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
 use crate::profile::Profile;
-use crate::render::{self, consequences, examples_and_statuses, note, print, print_styled_note};
+use crate::render::{
+    self, consequences, examples_and_statuses, note, print, print_styled_note, report, warn,
+};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -78,7 +80,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if status == ExitStatus::Done
         && let Err(error) = report_ready()
     {
-        note(&format!("cannot report to systemd: {error}"));
+        warn(&format!("cannot report to systemd: {error}"));
     }
     Ok(status)
 }
@@ -205,11 +207,13 @@ fn report_unchanged(
     remark_on_plan(node, &outcome.plan);
     match outcome.plan.cdi {
         None if outcome.plan.missing.is_empty() => {
-            note("Nothing to do: the node is as the profile says.");
+            report("Nothing to do: the node matches the profile.");
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
-        Some(change) if outcome.deferred_error.is_none() => note(cdi_file::change_message(change)),
+        Some(change) if outcome.deferred_error.is_none() => {
+            report(cdi_file::change_message(change))
+        }
         _ => {}
     }
     if !args.consent.dry_run {
@@ -238,7 +242,12 @@ fn report_change(
     outcome.report(environment, &[], &args.consent, verified.as_deref())?;
     let unmanaged = consequences::render_unmanaged(plan);
     if !unmanaged.is_empty() {
-        print_styled_note(unmanaged.trim_end());
+        print_styled_note(
+            unmanaged
+                .trim_end()
+                .replace("Unmanaged daemon", "note: unmanaged daemon")
+                .as_str(),
+        );
     }
     remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
@@ -327,7 +336,7 @@ fn remark_on_next_steps(args: &UpArgs, environment: &Environment, node: &Node, p
     }
     if let Some(start) = plan.starts().next() {
         let name = quote_for_shell(&start.name);
-        note(&format!("Use a device: mig-mps run {name} -- PROGRAM"));
+        report(&format!("Use a device: mig-mps run {name} -- PROGRAM"));
     }
     let host = &environment.host;
     if environment.is_root()
@@ -335,7 +344,7 @@ fn remark_on_next_steps(args: &UpArgs, environment: &Environment, node: &Node, p
         && !host.applies_profile_at_boot()
         && let Some(profile) = args.profile.as_word()
     {
-        note(&format!(
+        report(&format!(
             "At every boot: mig-mps systemd {profile} --install --enable"
         ));
     }
@@ -353,18 +362,18 @@ fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
         .count();
     let which = match one_at_a_time {
         0 => return,
-        all if all == starts.len() => "These devices serve".to_owned(),
+        all if all == starts.len() => "these devices serve".to_owned(),
         1 => "1 of these devices serves".to_owned(),
         some => format!("{some} of these devices serve"),
     };
     let how_to_share = if node.control_program().has_multiuser_server {
-        " serve = \"all\" lets users share."
+        "; serve = \"all\" lets users share"
     } else {
         ""
     };
     note(&format!(
-        "{which} one user at a time: a second user's program waits in cuInit until the first user's \
-         programs have exited.{how_to_share}"
+        "{which} one user at a time: a program of a second user waits in cuInit until the programs of the first user \
+         have exited{how_to_share}"
     ));
 }
 
@@ -377,7 +386,7 @@ fn remark_on_pods(environment: &Environment, plan: &Plan) {
         .starts()
         .map(Start::serve_setting)
         .filter(|serve| matches!(serve, Serve::User(_)))
-        .filter_map(|serve| Some(format!("serve = \"{serve}\": {}.", serve.limits_of_pods()?)))
+        .filter_map(|serve| Some(format!("serve = \"{serve}\": {}", serve.limits_of_pods()?)))
         .collect();
     for remark in remarks {
         note(&remark);
@@ -390,8 +399,9 @@ fn remark_on_mig_manager(environment: &Environment) {
     if enabled.iter().any(|unit| unit == MIG_MANAGER_UNIT) {
         let command =
             strip_needless_sudo(&format!("sudo systemctl disable --now {MIG_MANAGER_UNIT}"));
-        note(&format!(
-            "{MIG_MANAGER_UNIT} is enabled and applies another MIG configuration at boot: {command}"
+        warn(&format!(
+            "{MIG_MANAGER_UNIT} is enabled and applies another MIG configuration at boot; to disable it, run \
+             `{command}`"
         ));
     }
 }
@@ -408,8 +418,9 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
         && text != profile.source.text()
     {
         let path = at_boot.path().display().to_string();
-        note(&format!(
-            "At boot, another profile is applied, {path}: `mig-mps profiles --applied | sudo tee {path}` keeps this one."
+        warn(&format!(
+            "another profile is applied at boot, {path}; to keep this one, run `mig-mps profiles --applied | sudo tee \
+             {path}`"
         ));
     }
 }
@@ -422,7 +433,7 @@ fn rotate_large_logs(environment: &Environment, directories: &Directories, node:
     // Not worth a wait: the next `up` finds them as well.
     match lock_node(environment, directories, Duration::ZERO) {
         Ok(_lock) => rotate_large_logs_under_lock(environment, directories, node),
-        Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
+        Err(error) => warn(&format!("large logs could not be moved: {error:#}")),
     }
 }
 

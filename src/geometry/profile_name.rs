@@ -136,7 +136,8 @@ impl FromStr for ProfileName {
             if Self::parse_exact(near).is_some() {
                 return format!("\"{text}\" is not a profile name: did you mean \"{near}\"?");
             }
-            format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\" (mig-mps list --offers)")
+            format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\" (`mig-mps \
+             list --offers`)")
         })
     }
 }

@@ -318,7 +318,8 @@ pub fn check_lists(path: &Path) -> FileResult<()> {
 }
 
 fn no_lists() -> FileError {
-    let why = "its file system has no access control lists, by which one user is let in";
+    let why =
+        "its file system does not support access control lists, which give access to one user";
     FileError::new(io::ErrorKind::Unsupported, why)
 }
 

@@ -44,11 +44,11 @@ pub enum RunError {
     },
     /// The kernel does not end the process, which waits for hanging hardware or a hanging file system.
     #[error(
-        "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
+        "{program} (pid {pid}) was sent SIGKILL and has not exited: the kernel cannot end it now"
     )]
     Unkillable { program: String, pid: Pid },
     /// The program has exited, and the process that traces it keeps the exit status.
-    #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
+    #[error("{program} (pid {pid}) exited, but {tracer} traces it and keeps its exit status")]
     Traced {
         program: String,
         pid: Pid,
@@ -63,12 +63,12 @@ pub enum RunError {
 impl Failure for RunError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Start { .. } | Self::Wait { .. } => "run it by hand: it does not start, either",
+            Self::Start { .. } | Self::Wait { .. } => "run it by hand to see why it does not start",
             Self::Late { .. } | Self::Unkillable { .. } => {
                 "search the kernel log for Xid messages and hung tasks; the GPU may need a reset"
             }
-            Self::TooMuch { .. } => "check that this is the program that is meant",
-            Self::Traced { .. } => "end what traces it, and run this again",
+            Self::TooMuch { .. } => "check that this is the intended program",
+            Self::Traced { .. } => "end the process that traces it, then run this command again",
         };
         Some(hint.to_owned())
     }

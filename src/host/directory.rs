@@ -436,7 +436,7 @@ fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> FileResult
 pub(super) fn foreign_mount() -> FileError {
     FileError::new(
         io::ErrorKind::CrossesDevices,
-        "somebody has mounted a file system there",
+        "another file system is mounted there",
     )
 }
 
@@ -470,7 +470,7 @@ fn mount_of(fd: BorrowedFd<'_>) -> FileResult<String> {
     info.lines()
         .find_map(|line| line.strip_prefix("mnt_id:"))
         .map(|id| id.trim().to_owned())
-        .ok_or_else(|| FileError::other("/proc/self/fdinfo does not name the mount"))
+        .ok_or_else(|| FileError::other("/proc/self/fdinfo does not list the mount"))
 }
 
 /// The deepest level at which directories are removed in place. Each level keeps a descriptor open.
@@ -515,8 +515,7 @@ impl Removal<'_> {
     fn remove_tree(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> FileResult<()> {
         if Instant::now() > self.until {
             let path = self.top.path().join(self.name);
-            let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
-                       command again goes on";
+            let why = "it has too many files to remove in time; run the same command again to remove the rest";
             let error = FileError::new(io::ErrorKind::TimedOut, why);
             return Err(error.at(&path));
         }

@@ -389,7 +389,7 @@ pub enum EnvironmentError {
     #[error("{SCONTROL_PROGRAM} is not in PATH, so Slurm cannot be queried")]
     NoScontrol,
     /// A variable names no program.
-    #[error("{variable} is {}, where there is no program", path.display())]
+    #[error("{variable} is {}, but no program is there", path.display())]
     WrongProgram {
         variable: &'static str,
         path: PathBuf,
@@ -403,8 +403,8 @@ pub enum EnvironmentError {
 pub fn driver_container_hint() -> Option<&'static str> {
     let root = env::var_os(ROOT).map_or_else(|| PathBuf::from("/"), PathBuf::from);
     root.join("run/nvidia/driver/usr").is_dir().then_some(
-        "the driver is in a container, in /run/nvidia/driver: install it on the host, and set driver.enabled=false in NVIDIA's \
-         GPU Operator",
+        "install the driver on the host, and set driver.enabled=false in NVIDIA's GPU Operator; now the driver is in \
+         a container, in /run/nvidia/driver",
     )
 }
 
@@ -427,15 +427,15 @@ impl Failure for EnvironmentError {
             }
             Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
             Self::NoControlProgram | Self::NoServerProgram => {
-                "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
-                 MIG_MPS_CONTROL may give the path of the control program"
+                "install the MPS programs of the NVIDIA driver (Debian: nvidia-cuda-mps), or set MIG_MPS_CONTROL to \
+                 the path of the control program"
             }
             Self::NoNvidiaSmi => {
-                "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
+                "install nvidia-smi with the NVIDIA driver, or set MIG_MPS_NVIDIA_SMI to its path"
             }
             Self::NoSystemctl => {
-                "MIG_MPS_SYSTEMCTL may give its path; without systemd, stop and start services with the tool of the system, \
-                 in a container on the host"
+                "set MIG_MPS_SYSTEMCTL to its path; without systemd, stop and start services with the tool of the \
+                 system, in a container on the host"
             }
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
             Self::WrongProgram { missing, .. } => return missing.hint(),

@@ -34,7 +34,7 @@ pub enum ToolError {
         said: String,
     },
     /// The program reported success, but the result is another one.
-    #[error("{asked} ended without an error{result}")]
+    #[error("{asked} exited without an error{result}")]
     NotDone {
         asked: String,
         result: String,
@@ -86,25 +86,27 @@ impl Failure for ToolError {
         let hint = match self {
             _ if self.was_refused_with(NOT_PERMITTED) => return Some(root_hint()),
             _ if self.was_refused_with(IN_USE) => {
-                "whatever has /dev/nvidiaN open must end first, containers included; persistence \
-                 mode (nvidia-smi -pm 0) and the module nvidia_drm hold a GPU too"
+                "wait until every program that has /dev/nvidiaN open has exited, also in containers; persistence mode \
+                 (`nvidia-smi -pm 0`) and the module nvidia_drm also keep a GPU open"
             }
             _ if self.was_refused_with(&["Not Supported"]) => {
-                "this GPU cannot be reset from here, as in a virtual machine: reboot"
+                "reboot, because this GPU cannot be reset from here, for example in a virtual machine"
             }
             _ if self.was_refused_with(&["slurm_"]) => {
-                "scontrol ping shows whether Slurm's controller answers"
+                "run `scontrol ping` to check whether Slurm's controller answers"
             }
             Self::NoSystemd(_) => {
-                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
+                "stop the services that keep the GPU open with the tool that started them; in a container, on the host"
             }
             Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
-                return Some(format!("find out why {asked} fails, and run this again"));
+                return Some(format!(
+                    "find out why `{asked}` fails, then run this command again"
+                ));
             }
             Self::NotDone { unit, .. } => {
                 let unit = (*unit)?;
                 return Some(format!(
-                    "systemctl status {unit} shows what keeps it so; then run this again"
+                    "run `systemctl status {unit}` to see the cause, then run this command again"
                 ));
             }
             Self::Program { error, .. } => return error.hint(),
@@ -196,7 +198,7 @@ impl NvidiaSmi {
         }
         Err(ToolError::NotDone {
             asked: self.0.describe_request(&words),
-            result: format!(" and without saying that the GPU was reset: {said}"),
+            result: format!(" but did not report that the GPU was reset: {said}"),
             unit: None,
         })
     }

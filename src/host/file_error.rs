@@ -162,27 +162,33 @@ impl Failure for FileError {
         let hint = match (self.0.fault, self.kind()) {
             (Some(FileFault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
             (Some(FileFault::OpenDirectory), _) => {
-                format!("examine the files in {shown}, then chmod go-w {shown}")
+                format!("examine the files in {shown}, then run `chmod go-w {shown}`")
             }
             (Some(FileFault::WritableByOthers), _) => {
                 format!("examine {shown} and remove it, or choose another path")
             }
-            (Some(FileFault::InTheWay), _) => format!("move {shown} away, and run this again"),
+            (Some(FileFault::InTheWay), _) => {
+                format!("move {shown} away, then run this command again")
+            }
             (Some(FileFault::Irregular), _) => "choose another path".to_owned(),
             (Some(FileFault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
                 format!("move {shown} away, or choose another path")
             }
-            (Some(FileFault::NoDirectory), _) => format!("mkdir -p {shown}"),
-            (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
+            (Some(FileFault::NoDirectory), _) => format!("run `mkdir -p {shown}`"),
+            (None, ErrorKind::IsADirectory) => {
+                "give the path of a file in this directory, or of another file".to_owned()
+            }
             (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
             (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
-                format!("{}; or choose a path of your own", root_hint())
+                format!("{}; or choose another path", root_hint())
             }
             (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                "make room on the file system, and run this again".to_owned()
+                "free space on the file system, then run this command again".to_owned()
             }
-            (None, ErrorKind::FileTooLarge) => "ulimit -f unlimited allows larger files".to_owned(),
-            (None, ErrorKind::ReadOnlyFilesystem) => "choose a path that can be written".to_owned(),
+            (None, ErrorKind::FileTooLarge) => {
+                "run `ulimit -f unlimited` to allow larger files".to_owned()
+            }
+            (None, ErrorKind::ReadOnlyFilesystem) => "choose a writable path".to_owned(),
             _ => return None,
         };
         Some(hint)
@@ -197,11 +203,13 @@ pub(super) fn describe_owner(uid: u32) -> String {
 fn foreign_hint(owner: Uid, shown: &str) -> String {
     let name = user_name(owner);
     if may_be_unmapped(owner) {
-        format!("run this outside the user namespace, which does not map the owner of {shown}")
+        format!(
+            "run this command outside the user namespace, which does not map the owner of {shown}"
+        )
     } else if caller() == Uid::ROOT {
         format!("examine {shown}, and remove it unless {name} needs it; or choose another path")
     } else {
-        format!("run this as {name}, or choose a path of your own")
+        format!("run this command as {name}, or choose another path")
     }
 }
 
@@ -217,7 +225,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         assert_eq!(
             error.hint().as_deref(),
-            Some("examine the files in /a, then chmod go-w /a")
+            Some("examine the files in /a, then run `chmod go-w /a`")
         );
     }
 

@@ -72,7 +72,7 @@ fn read_at_most(most: u64, file: impl Read) -> FileResult<Vec<u8>> {
     let mut file = file.take(most + 1);
     file.read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        let why = format!("it is larger than {} MiB, and not read", most >> 20);
+        let why = format!("it is larger than {} MiB", most >> 20);
         return Err(FileError::new(io::ErrorKind::InvalidData, why));
     }
     Ok(bytes)
@@ -288,7 +288,7 @@ impl OwnFile {
     fn read_own(&self) -> FileResult<Option<String>> {
         match self.read_any()? {
             Some(text) if !(self.is_ours)(&text) => {
-                let why = "mig-mps did not write it, and leaves it as it is";
+                let why = "mig-mps did not write it and does not replace it";
                 Err(FileError::with_fault(FileFault::InTheWay, why).at(&self.path()))
             }
             found => Ok(found),

@@ -111,23 +111,28 @@ impl Holder {
     /// Returns what to do about the holders of a GPU. Nobody is sent to the option that stops services if it was given.
     pub fn release_hint(holders: &[Self], stops_services: bool) -> &'static str {
         if holders.iter().any(Self::is_slurmd) {
-            return "stop slurmd, and run this again; mig-mps help slurm names the settings with which it keeps GPUs open";
+            return "stop slurmd, then run the command again; `mig-mps help slurm` lists the settings with which \
+             slurmd keeps GPUs open";
         }
         let known = holders
             .iter()
             .filter(|holder| holder.is_monitoring() && !stops_services);
         match (holders.len(), known.count()) {
             (0, _) => {
-                "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again"
+                "stop the programs that have the GPU open (containers, the display, nvidia-persistenced), then run \
+                 the command again"
             }
             (all, known) if all == known => {
-                "--stop-holders stops them for the change, and starts them again"
+                "use --stop-holders to stop these services during the change"
             }
             (_, 0) if holders.iter().any(Self::is_of_service) => {
-                "end them, services with systemctl stop, and run this again"
+                "end these processes (services with `systemctl stop`), then run the command again"
             }
-            (_, 0) => "end them, and run this again",
-            _ => "end what is not a monitoring service; --stop-holders stops the others meanwhile",
+            (_, 0) => "end these processes, then run the command again",
+            _ => {
+                "end the processes that are not monitoring services, and use --stop-holders to stop the services \
+             during the change"
+            }
         }
     }
 

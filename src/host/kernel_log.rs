@@ -35,7 +35,7 @@ impl Host {
     pub fn recent_xids(&self) -> Result<Vec<Xid>, String> {
         let text = self
             .read_kernel_log()
-            .map_err(|error| format!("the kernel's log, /dev/kmsg, cannot be read: {error}"))?;
+            .map_err(|error| format!("the kernel log, /dev/kmsg, cannot be read: {error}"))?;
         let (_, uptime) = read_text_from(Path::new(&self.under_root("/proc/uptime")));
         let uptime = uptime.ok().and_then(|text| {
             let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;

@@ -57,7 +57,7 @@ pub enum LimitsError {
     #[error("cannot become user {uid}: {error}")]
     User { uid: u32, error: FileError },
     #[error(
-        "the stack (RLIMIT_STACK) is limited to {} KiB, and this needs {} KiB",
+        "the stack limit (RLIMIT_STACK) is {} KiB, but this command needs {} KiB",
         allowed >> 10, MIN_STACK_BYTES >> 10
     )]
     SmallStack { allowed: u64 },
@@ -75,7 +75,7 @@ pub enum LimitsError {
     Nice(i32),
     #[error("a daemon would inherit the scheduling policy of this shell")]
     Policy,
-    #[error("this process may have {0} files open, and needs {MIN_OPEN_FILES}")]
+    #[error("this process may have only {0} files open, but needs {MIN_OPEN_FILES}")]
     FewFiles(u64),
 }
 
@@ -86,27 +86,27 @@ impl Failure for LimitsError {
             Self::Files { files, .. }
                 if read_number("/proc/sys/fs/nr_open").is_none_or(|most| *files > most) =>
             {
-                "sysctl fs.nr_open shows the most that the system allows".to_owned()
+                "run `sysctl fs.nr_open` to see the maximum of the system".to_owned()
             }
             Self::Files { .. } => {
-                "ulimit -Hn shows the most that this shell allows; the limit is in \
-                                   /etc/security/limits.conf or in the systemd unit"
+                "run `ulimit -Hn` to see the maximum of this shell; the limit is in /etc/security/limits.conf or in \
+                 the systemd unit"
                     .to_owned()
             }
-            Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
+            Self::Cpus(_) => "run `lscpu` to see the CPUs of this machine".to_owned(),
             Self::User { .. } => root_hint(),
             Self::SmallStack { .. } => format!(
-                "ulimit -s {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in the \
-                 systemd unit",
+                "run `ulimit -s {}`; if the shell refuses that, change the limit in /etc/security/limits.conf or in \
+                 the systemd unit",
                 MIN_STACK_BYTES >> 10
             ),
             Self::Inherited { flag, .. } => format!(
-                "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
+                "run `ulimit -{flag} unlimited`; if the shell refuses that, change the limit in \
                  /etc/security/limits.conf or in the systemd unit"
             ),
-            Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
-            Self::Policy => "run it from a shell that was not started with chrt".to_owned(),
-            Self::FewFiles(_) => format!("ulimit -n {MIN_OPEN_FILES} allows as many"),
+            Self::Nice(_) => "use a shell that was not started with nice".to_owned(),
+            Self::Policy => "use a shell that was not started with chrt".to_owned(),
+            Self::FewFiles(_) => format!("run `ulimit -n {MIN_OPEN_FILES}`"),
         })
     }
 }

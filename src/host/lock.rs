@@ -43,7 +43,9 @@ impl Failure for LockError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Busy { .. } => Some("wait until it has ended, and run this again".to_owned()),
+            Self::Busy { .. } => {
+                Some("wait until that command has finished, then run this command again".to_owned())
+            }
             Self::Unusable { error, .. } => error.hint(),
         }
     }

@@ -79,7 +79,7 @@ pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{check_kernel, list_directory, may_write};
 pub use text::{
     closest_match, fnv1a, format_count, format_gpus, format_ranges, group_by, is_shell_safe,
-    is_terminal_control, join_words, quote_for_shell, shorten_command, to_printable,
+    is_terminal_control, join_words, name_devices, quote_for_shell, shorten_command, to_printable,
 };
 pub use thread_budget::{MORE_PROCESSES, Threads, exit_immediately, lock};
 pub use topology::{CpuBinding, NumaNode};

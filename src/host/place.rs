@@ -258,7 +258,7 @@ mod tests {
             let error = directory.free_place(name, made).unwrap_err();
             let shown = path(name).display().to_string();
             assert_eq!(error.to_string(), format!("{shown}: {why}"));
-            let hint = format!("move {shown} away, and run this again");
+            let hint = format!("move {shown} away, then run this command again");
             assert_eq!(error.hint(), Some(hint));
         }
         assert!(path("a/empty").exists() && path("a/b/file").exists());

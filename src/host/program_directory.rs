@@ -69,7 +69,8 @@ impl ProgramDirectory<'_> {
         };
         check().map_err(|error: FileError| {
             let part = error.path().unwrap_or(&program).display();
-            let hint = format!("examine {part}, then chown root {part} and chmod go-w {part}");
+            let hint =
+                format!("examine {part}, then run `chown root {part}` and `chmod go-w {part}`");
             Problem::new(format!("{name} was not run: {error}"), hint)
         })
     }
@@ -84,7 +85,7 @@ impl ProgramDirectory<'_> {
             Problem::without_hint(match error {
                 RunError::Late { .. } => {
                     let seconds = limit.as_secs();
-                    format!("{name} did not end within {seconds} s, and was ended")
+                    format!("{name} did not exit within {seconds} s, and was ended")
                 }
                 error => format!("{name}: {error}"),
             })

@@ -121,17 +121,18 @@ fn capability_files(table: &str, gpu: u32, gpu_instance: u32, compute: u32) -> O
 
 /// The kernel lacks a call without which no process can be ended safely, and no child within a limit.
 #[derive(Debug, Error)]
-#[error("mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: {0}")]
+#[error("mig-mps needs Linux 5.3 or newer: pidfd_open failed: {0}")]
 pub struct OldKernel(FileError);
 
 impl Failure for OldKernel {
     fn hint(&self) -> Option<String> {
         let hint = match self.0.errno() {
             Some(Errno::PERM) => {
-                "a container's filter of system calls refuses it: update the container engine"
+                "update the container engine, whose filter of system calls refuses this call"
             }
             _ => {
-                "uname -r shows the kernel's version; in a container, its filter of system calls may refuse the call"
+                "check the version of the kernel with `uname -r`; in a container, its filter of system calls may \
+                 refuse the call"
             }
         };
         Some(hint.to_owned())

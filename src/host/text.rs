@@ -113,6 +113,16 @@ pub fn format_gpus(indices: &[u32]) -> String {
     format!("{gpus} {}", format_ranges(indices))
 }
 
+/// Names devices: `device trainer`, `devices 0.0, 0.2`.
+pub fn name_devices<S: Borrow<str>>(names: &[S]) -> String {
+    let devices = if names.len() == 1 {
+        "device"
+    } else {
+        "devices"
+    };
+    format!("{devices} {}", names.join(", "))
+}
+
 /// Puts items that are alike into one group, in the order of each group's first item.
 pub fn group_by<T>(
     items: impl IntoIterator<Item = T>,

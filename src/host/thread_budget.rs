@@ -6,7 +6,7 @@ use std::thread::{Builder, Scope, scope};
 
 /// The remedy if the system starts no more threads or processes.
 pub const MORE_PROCESSES: &str =
-    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
+    "allow this user more processes (`ulimit -u`, pids.max of the cgroup), or end some";
 
 /// The threads that may run beside the calling one. Work for which there is none is done by the thread that has it.
 #[derive(Debug)]

@@ -275,7 +275,7 @@ fn open_for_append(path: &Path) -> FileResult<File> {
     if metadata.nlink() > 1 {
         return Err(FileError::with_fault(
             FileFault::InTheWay,
-            "it has another name, too",
+            "it has a second name",
         ));
     }
     Ok(file)

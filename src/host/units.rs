@@ -253,7 +253,11 @@ impl Units {
         else {
             return Ok(());
         };
-        let it_said = if said.is_empty() { "" } else { "; it said: " };
+        let it_said = if said.is_empty() {
+            ""
+        } else {
+            "; it printed: "
+        };
         Err(ToolError::NotDone {
             asked: self.0.describe_request(words),
             result: format!(", and {unit} is {}{it_said}{said}", shown.state),
@@ -519,8 +523,7 @@ mod tests {
         let error = units.stop(unit("nvsm.service")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "systemctl stop nvsm.service ended without an error, and nvsm.service is active; it said: \
-             Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket"
+            "systemctl stop nvsm.service exited without an error, and nvsm.service is active; it said: Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket"
         );
     }
 }

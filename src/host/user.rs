@@ -136,12 +136,12 @@ fn find_closed_directory(path: &Path) -> Option<PathBuf> {
 /// Returns the remedy for what only root may do: this command line with sudo in front. Root needs no sudo.
 pub fn root_hint() -> String {
     if caller() == Uid::ROOT {
-        "root of a container may lack the privilege: run it on the host".to_owned()
+        "run the command on the host, because root of a container may lack the privilege".to_owned()
     } else if std::env::args_os().nth(1).is_some_and(|word| word == KEEP) {
         // The user did not run this process.
-        "only root may do that: ask the administrator".to_owned()
+        "ask the administrator, because only root may do that".to_owned()
     } else {
-        format!("run it as root: {}", sudo_command_line())
+        format!("run it as root: `{}`", sudo_command_line())
     }
 }
 

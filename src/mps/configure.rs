@@ -84,7 +84,7 @@ impl Daemon {
             if remaining < MIN_QUERY_TIME {
                 let limit = SERVER_READY_TIMEOUT.as_secs();
                 return Err(self.error_with_logs(format!(
-                    "the MPS server {pid} is not ready after {limit} s"
+                    "the MPS server {pid} was not ready after {limit} s"
                 )));
             }
             let status =
@@ -140,7 +140,7 @@ impl Daemon {
                 }
             }
         }
-        Err(self.error_with_logs("its servers come and go: their settings cannot be set"))
+        Err(self.error_with_logs("its servers change, so their settings cannot be set"))
     }
 
     /// Waits until the servers' log has their new memory limit. Only the log has its exact value, so the next reader
@@ -296,7 +296,7 @@ impl<'a> SettingCommand<'a> {
         let is = (control.read)(&answer).ok_or(Mismatch::NoAnswer)?;
         let whose = if self.of_server { "the server's " } else { "" };
         Err(Mismatch::Differs(format!(
-            "{whose}{name} was set to {set} and reads back as {is}"
+            "{whose}{name} was set to {set} but reads back as {is}"
         )))
     }
 }
@@ -351,7 +351,7 @@ impl ContextMemory {
             product == MEASURED_CONTEXT.product && branch == Some(MEASURED_CONTEXT.branch);
         (is_this && limit.bytes() < MEASURED_CONTEXT.mebibytes << 20).then(|| {
             format!(
-                "no program starts with a pinned-memory-limit of {limit}: {}",
+                "pinned-memory-limit {limit} is too small for any program: {}",
                 MEASURED_CONTEXT.in_words()
             )
         })
@@ -361,7 +361,7 @@ impl ContextMemory {
     pub fn limit_warning(limit: MemoryLimit) -> Option<String> {
         (limit.bytes() <= MEASURED_CONTEXT.mebibytes << 20).then(|| {
             format!(
-                "A pinned-memory-limit of {limit} may be too small for any program: {}.",
+                "pinned-memory-limit {limit} may be too small for any program: {}",
                 MEASURED_CONTEXT.in_words()
             )
         })
@@ -369,7 +369,7 @@ impl ContextMemory {
 
     fn in_words(&self) -> String {
         format!(
-            "on a whole {} with driver {} a context took {} MiB of it",
+            "on a whole {} with driver {}, a CUDA context uses {} MiB",
             self.product, self.branch, self.mebibytes
         )
     }
@@ -442,23 +442,23 @@ mod tests {
         for (answer, what) in [
             (
                 "100.0 1 1536M 100.0",
-                "active-thread-percentage was set to 33.3 and reads back as 100",
+                "active-thread-percentage was set to 33.3 but reads back as 100",
             ),
             (
                 "33.3 0 1536M 33.3",
-                "client-priority was set to below-normal and reads back as normal",
+                "client-priority was set to below-normal but reads back as normal",
             ),
             (
                 "33.3 1 1M 33.3",
-                "pinned-memory-limit was set to 1536M and reads back as 1M",
+                "pinned-memory-limit was set to 1536M but reads back as 1M",
             ),
             (
                 "33.3 1 2G 33.3",
-                "pinned-memory-limit was set to 1536M and reads back as 2G",
+                "pinned-memory-limit was set to 1536M but reads back as 2G",
             ),
             (
                 "33.3 1 33.3",
-                "pinned-memory-limit was set to 1536M and reads back as none",
+                "pinned-memory-limit was set to 1536M but reads back as none",
             ),
         ] {
             let Err(Mismatch::Differs(why)) = check_answers(&commands, &lines(answer)) else {
@@ -482,7 +482,7 @@ mod tests {
         };
         assert_eq!(
             why,
-            "the server's pinned-memory-limit was set to 1536M and reads back as none"
+            "the server's pinned-memory-limit was set to 1536M but reads back as none"
         );
         let cleared = SettingCommand::for_settings(1, Some(Pid(466)), &plain, Some(&new));
         assert_eq!(cleared[1].command(), "set_device_pinned_mem_limit 466 0 0");
@@ -503,8 +503,7 @@ mod tests {
         let warns = |text| ContextMemory::limit_warning(limit(text));
         assert_eq!(
             warns("400M").unwrap(),
-            "A pinned-memory-limit of 400M may be too small for any program: on a whole NVIDIA H200 with driver 580 a \
-             context took 516 MiB of it."
+            "pinned-memory-limit 400M may be too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB"
         );
         assert!(warns("516M").is_some() && warns("517M").is_none());
     }

@@ -313,7 +313,7 @@ pub const QUARANTINE: &str = "left";
 pub enum MpsError {
     /// The path of the pipe directory does not fit into a socket address.
     #[error(
-        "the pipe directory {} is {} bytes long: a socket path allows {MAX_PIPE_DIR}",
+        "the pipe directory {} is {} bytes long, but a socket path allows only {MAX_PIPE_DIR}",
         .0.display(), .0.as_os_str().len()
     )]
     PathTooLong(PathBuf),
@@ -365,22 +365,21 @@ impl Failure for MpsError {
         match self {
             Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
             Self::KeptOut { .. } => Some(
-                "unset MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR, or set them to directories that they may enter"
+                "unset MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR, or set them to directories that these users may enter"
                     .to_owned(),
             ),
             Self::Busy { .. } => Some(
-                "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
-                 wait, or close it"
+                "wait until no other mig-mps waits for clients, and close any open session of nvidia-cuda-mps-control"
                     .to_owned(),
             ),
             Self::Failed { log, .. } => Some(format!(
-                "mig-mps doctor finds known causes; the whole logs are in {}",
+                "run `mig-mps doctor` to find known causes; the whole logs are in {}",
                 log.display()
             )),
             Self::Directory(error) => error.hint(),
-            Self::NoDaemon(_) => Some("mig-mps heal starts daemons that have died".to_owned()),
+            Self::NoDaemon(_) => Some("run `mig-mps heal` to start daemons that have died".to_owned()),
             Self::Unexpected { .. } => {
-                Some("mig-mps doctor checks the control program and the daemons".to_owned())
+                Some("run `mig-mps doctor` to check the control program and the daemons".to_owned())
             }
             Self::Program(error) => error.hint(),
         }

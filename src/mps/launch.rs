@@ -81,7 +81,7 @@ impl Daemon {
             && caller() != Uid::ROOT
         {
             return Err(self.error_with_logs(format!(
-                "this user may have {most} files open, and an MPS daemon needs {MIN_OPEN_FILES}: raise ulimit -n"
+                "this user may have {most} files open, but an MPS daemon needs {MIN_OPEN_FILES}; raise ulimit -n"
             )));
         }
         // CUDA would silently run without MPS.
@@ -221,7 +221,7 @@ impl Daemon {
             {
                 let is = is.as_deref().unwrap_or("hidden");
                 return Err(
-                    self.error_with_logs(format!("{key} was set to {set} and reads back as {is}"))
+                    self.error_with_logs(format!("{key} was set to {set} but reads back as {is}"))
                 );
             }
         }
@@ -235,13 +235,12 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     let printed = printed.trim();
     let code = output.status.code();
     let meaning = match code {
-        _ if !printed.is_empty() => printed.to_owned(),
+        _ if !printed.is_empty() => printed.trim_start_matches("error: ").to_owned(),
         Some(100) => format!("CUDA sees no device {device}"),
         Some(0) => "it exited without an error, but no daemon is running".to_owned(),
         // Measured with a path that is too long.
-        Some(1) => {
-            "it printed nothing, as it does when it cannot use its pipe directory".to_owned()
-        }
+        Some(1) => "it printed nothing; this usually means that it cannot use its pipe directory"
+            .to_owned(),
         _ => match describe_cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
             Some(words) => words.to_owned(),
             None => "it printed nothing".to_owned(),

@@ -227,7 +227,7 @@ impl Daemon {
             return Ok(None);
         }
         Err(self.error_with_logs(format!(
-            "daemons that nobody recorded run in {} and do not end: {}",
+            "unrecorded daemons run in {} and do not exit: {}",
             self.pipe.display(),
             format_pids(&unended)
         )))
@@ -249,8 +249,8 @@ impl Daemon {
             Err(_) if servers.is_empty() => return Ok(()),
             Err(error) => {
                 return Err(self.error_with_logs(format!(
-                    "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
-                     cannot be asked: {error}",
+                    "an unrecorded daemon, pid {}, has other settings in {} and may have clients, for which it cannot \
+                     be asked: {error}",
                     daemon.pid,
                     self.pipe.display(),
                 )));
@@ -268,7 +268,7 @@ impl Daemon {
         let hidden = clients.len() - pids.len();
         pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
         Err(self.error_with_logs(format!(
-            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
+            "an unrecorded daemon, pid {}, has other settings in {} and has clients: {}",
             daemon.pid,
             self.pipe.display(),
             pids.join(", ")

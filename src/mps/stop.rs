@@ -115,17 +115,17 @@ impl Daemon {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.
                 ("", true) => {
-                    ": a client has joined at the last moment, or another control session is open; the quit may still \
-                     be carried out"
+                    ": a client connected in the last moment, or another control session is open; the quit may still \
+                     take effect"
                 }
                 ("", false) => {
-                    ": a client has joined at the last moment; no other is admitted, and the daemon \
-                     ends when that one does"
+                    ": a client connected in the last moment; no other client is admitted, and the daemon exits when \
+                     that client does"
                 }
                 (said, _) => said,
             };
             let mut error = self.error_with_logs(format!(
-                "the control daemon {} has not ended within {} s{why}",
+                "the control daemon {} did not exit within {} s{why}",
                 held.pid,
                 limit.as_secs()
             ));
@@ -163,7 +163,7 @@ impl Daemon {
                 Ok(output) => {
                     let said = format!("{}{}", output.stdout, output.stderr);
                     return Err(self.error_with_logs(format!(
-                        "the control daemon {} was asked to quit, and refused: {}",
+                        "the control daemon {} was asked to quit, but refused: {}",
                         held.pid,
                         said.trim()
                     )));
@@ -221,7 +221,7 @@ impl Daemon {
             return Ok(());
         }
         Err(self.error_with_logs(format!(
-            "{} was sent SIGKILL and has not ended: the kernel cannot end it now",
+            "{} was sent SIGKILL and has not exited: the kernel cannot end it now",
             format_pids(unended)
         )))
     }

@@ -239,26 +239,29 @@ impl Node {
             let (id, remedy) = match fault {
                 AccessFault::ChangedId { is: Some(_), .. } => (
                     "user-changed",
-                    format!("`mig-mps restart {name}` starts a daemon for the new id"),
+                    format!("run `mig-mps restart {name}` to start a daemon for the new id"),
                 ),
                 AccessFault::ChangedId { is: None, .. } => (
                     "user-changed",
-                    format!("`mig-mps down {name}` closes the device"),
+                    format!("run `mig-mps down {name}` to close the device"),
                 ),
                 AccessFault::ForeignOwner(directory, _) | AccessFault::WrongList(directory, _) => {
                     let remedy = if fault.needs_restart() {
-                        format!("`mig-mps restart {name}` starts a daemon in a new directory")
+                        format!("run `mig-mps restart {name}` to start a daemon in a new directory")
                     } else if fault.can_be_set_live() {
-                        format!("`{up}` sets its permissions again")
+                        format!("run `{up}` to set its permissions again")
                     } else {
                         let path = to_printable(&directory.path().display().to_string());
-                        format!("`chmod go-w {path}` corrects them")
+                        format!("run `chmod go-w {path}` to correct them")
                     };
                     (directory.finding_id(), remedy)
                 }
                 AccessFault::ClosedAbove(path) => {
                     let path = to_printable(&path.display().to_string());
-                    ("pipe-access", format!("`chmod o+x {path}` lets them in"))
+                    (
+                        "pipe-access",
+                        format!("run `chmod o+x {path}` to give them access"),
+                    )
                 }
             };
             Finding::fail(id, fault.to_string())

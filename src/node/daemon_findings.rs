@@ -23,7 +23,7 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
         DaemonState::Orphan => Finding::fail(
             "daemon-orphan",
             format!(
-                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
+                "its daemon{pid} runs, but its pipe directory no longer exists, so no program reaches it"
             ),
         )
         .with_remedy(replace_remedy(served)),
@@ -44,15 +44,15 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
         DaemonState::Fault => gpu_fault_problem(served),
         _ if served.has_lost_compute_mode() => Finding::fail(
             "compute-mode",
-            "somebody has changed its GPU's compute mode, which was exclusive-process",
+            "the compute mode of its GPU was changed from outside mig-mps; it was exclusive-process",
         )
-        .with_remedy(format!("`mig-mps restart {name}` sets it again")),
+        .with_remedy(format!("run `mig-mps restart {name}` to set it again")),
         _ if served.is_abandoned => Finding::fail(
             "start-unfinished",
             "an interrupted change left it unfinished",
         )
         .with_remedy(format!(
-            "`up` continues, `mig-mps restart {name}` starts it again"
+            "run `up` to continue, or `mig-mps restart {name}` to start it again"
         )),
         _ => return None,
     };
@@ -69,9 +69,9 @@ fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Opti
         return None;
     }
     let seen = match device.presence {
-        Presence::MadeAgain => "its device was made again, with another UUID",
-        Presence::Gone if served.is_alive() => "its device is gone, and its daemon runs",
-        Presence::Gone => "its device is gone",
+        Presence::MadeAgain => "its device was created again, with another UUID",
+        Presence::Gone if served.is_alive() => "its device no longer exists, but its daemon runs",
+        Presence::Gone => "its device no longer exists",
         Presence::There | Presence::Unseen(_) => return None,
     };
     Some(Finding::fail("device-gone", seen).with_remedy(restore_remedy(node, served)))
@@ -80,10 +80,10 @@ fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Opti
 /// Returns the remedy for a device that is gone.
 pub fn restore_remedy(node: &Node, served: &Served) -> String {
     let name = &served.record.name;
-    let removes = format!("`mig-mps down {name}` removes what is left");
+    let removes = format!("`mig-mps down {name}` to remove what is left");
     match node.gpu_with_uuid(&served.record.key.gpu) {
-        Some(_) => format!("`{}` restores it, {removes}", node.up_command()),
-        None => removes,
+        Some(_) => format!("run `{}` to restore it, or {removes}", node.up_command()),
+        None => format!("run {removes}"),
     }
 }
 
@@ -97,7 +97,7 @@ fn given_up_problem(served: &Served) -> Finding {
     };
     let seen = format!("`heal` has started it {times} times within an hour, and it {state} again");
     Finding::fail("device-failing", seen).with_remedy(format!(
-        "`mig-mps logs {name}` may show the cause, `mig-mps restart {name}` starts it again"
+        "run `mig-mps logs {name}` to find the cause, then `mig-mps restart {name}` to start it again"
     ))
 }
 
@@ -106,10 +106,10 @@ pub fn replace_remedy(served: &Served) -> String {
     let name = &served.record.name;
     match (&served.state, served.record.daemon) {
         (DaemonState::Suspended, Some(daemon)) => format!(
-            "`kill -CONT {}` resumes it, `mig-mps restart {name} --force` replaces it",
+            "run `kill -CONT {}` to resume it, or `mig-mps restart {name} --force` to replace it",
             daemon.pid
         ),
-        _ => format!("`mig-mps restart {name} --force` starts another"),
+        _ => format!("run `mig-mps restart {name} --force` to start another daemon"),
     }
 }
 
@@ -121,7 +121,7 @@ fn dead_daemon_problem(node: &Node, served: &Served) -> Option<Finding> {
     let name = &served.record.name;
     if served.record.boot_id != node.boot_id {
         let seen = "its directory is from an earlier boot";
-        let remedy = format!("`up` starts it again, `mig-mps down {name}` removes it");
+        let remedy = format!("run `up` to start it again, or `mig-mps down {name}` to remove it");
         return Some(Finding::fail("earlier-boot", seen).with_remedy(remedy));
     }
     let what = match served.record.daemon {
@@ -130,23 +130,24 @@ fn dead_daemon_problem(node: &Node, served: &Served) -> Option<Finding> {
     };
     let dead = Finding::fail("daemon-dead", what);
     Some(dead.with_remedy(format!(
-        "`mig-mps restart {name}` starts it again, `mig-mps down {name}` removes what it left"
+        "run `mig-mps restart {name}` to start it again, or `mig-mps down {name}` to remove what it left"
     )))
 }
 
 fn gpu_fault_problem(served: &Served) -> Finding {
     let name = &served.record.name;
     if served.clients.as_slice().is_empty() {
-        let seen = "a GPU fault whose clients have gone: it clears within a second or so";
+        let seen = "a GPU fault whose clients have exited; it clears within a second or so";
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
-            "if it does not, `mig-mps restart {name}` starts another"
+            "if it does not, run `mig-mps restart {name}` to start another daemon"
         ));
     }
     if served.record.key.is_joint() {
         // Measured on driver 580.
-        let seen = "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses";
+        let seen = "a GPU fault: it accepts programs again when the affected clients have exited (the clients on that \
+         GPU, and on every GPU that one of them also uses)";
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
-            "`mig-mps logs {name}` tells which device is to be reset, and `mig-mps kill {name} PID --signal` ends a client"
+            "run `mig-mps logs {name}` to see which device must be reset, or `mig-mps kill {name} PID --signal` to end a client"
         ));
     }
     let pids = served.clients.shown_pids();
@@ -155,22 +156,26 @@ fn gpu_fault_problem(served: &Served) -> Finding {
     } else {
         format!("mig-mps kill {name} {} --signal", pids.join(" "))
     };
-    let seen = "a GPU fault: it serves again when all its clients have ended";
-    Finding::fail("gpu-fault", seen).with_remedy(format!("`{remedy}` ends them"))
+    let seen = "a GPU fault: it accepts programs again when all its clients have exited";
+    Finding::fail("gpu-fault", seen).with_remedy(format!("run `{remedy}` to end them"))
 }
 
 /// Describes a device that hangs, its clients, and the remedy.
 fn hung_device_problem(served: &Served, why: &str) -> Finding {
     let name = &served.record.name;
     let remedy = match served.clients.as_slice() {
-        [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
-        [] => format!("`mig-mps restart {name} --force` ends that, and terminates them"),
+        [] if served.clients.are_known() => {
+            format!("run `mig-mps restart {name}` to start a new daemon")
+        }
+        [] => format!(
+            "run `mig-mps restart {name} --force` to end the clients and start a new daemon"
+        ),
         _ => format!(
-            "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
+            "run `mig-mps restart {name} --drain 5m` to wait for them and start a new daemon, or use --force to end them"
         ),
     };
     let seen = format!(
-        "it hangs: {why}, and every new client waits for ever; {}",
+        "it is hung: {why}, so every new client waits forever; {}",
         describe_working_clients(served)
     );
     Finding::fail("device-hung", seen).with_remedy(remedy)
@@ -205,13 +210,16 @@ pub(super) fn changed_settings_problem(node: &Node, served: &Served) -> Option<F
         .filter_map(|key| {
             let is = reported.differing_value(key, set)?;
             let (name, set) = (key.name, (key.show)(set));
-            Some(format!("{name} was set to {set} and is {is}"))
+            Some(format!("{name} is {is}, but mig-mps set it to {set}"))
         })
         .collect();
     if changed.is_empty() {
         return None;
     }
-    let seen = format!("{}: somebody has changed it", changed.join("; "));
-    let remedy = format!("`{}` sets it again", node.up_command());
+    let seen = format!(
+        "{}; it was changed from outside mig-mps",
+        changed.join("; ")
+    );
+    let remedy = format!("run `{}` to set it again", node.up_command());
     Some(Finding::fail("settings-changed", seen).with_remedy(remedy))
 }

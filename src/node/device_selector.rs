@@ -121,7 +121,7 @@ pub fn glob_to_regex(word: &str) -> Option<Regex> {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {
     /// No device has this name or UUID.
-    #[error("no device is called \"{wanted}\"{}", if known.is_empty() { ": this node has no devices" } else { "" })]
+    #[error("no device has the name \"{wanted}\"{}", if known.is_empty() { "; this node has no devices" } else { "" })]
     Unknown {
         /// The name from the command line.
         wanted: String,
@@ -144,14 +144,14 @@ pub enum NoSuchDevice {
         gpus: Vec<u32>,
     },
     /// There is no GPU with this index, UUID, PCI address or device file.
-    #[error("no GPU is called \"{wanted}\"")]
+    #[error("no GPU has the name \"{wanted}\"")]
     NoGpu {
         wanted: String,
         /// The indices of all GPUs.
         gpus: Vec<u32>,
     },
     /// Another program's word for a GPU that has several devices, or for a device by its number in a list.
-    #[error("\"{wanted}\" can mean {}", list(known))]
+    #[error("\"{wanted}\" is ambiguous: {}", list(known))]
     OfOneGpu {
         wanted: String,
         gpu: u32,
@@ -162,7 +162,7 @@ pub enum NoSuchDevice {
     #[error("{0}")]
     Lost(String),
     /// Several devices match.
-    #[error("\"{wanted}\" can mean {}", list(known))]
+    #[error("\"{wanted}\" is ambiguous: {}", list(known))]
     Ambiguous {
         /// The name from the command line.
         wanted: String,
@@ -180,15 +180,13 @@ impl NoSuchDevice {
         unread: Option<&str>,
     ) -> Self {
         let seen = unread.map_or_else(String::new, |why| format!(" that can be seen: {why}"));
-        let hint = |takes| {
-            match (unread, served(takes)) {
-            (Some(_), _) => "mig-mps doctor checks directories and records".to_owned(),
-            (None, Some(served)) => format!("{served}; mig-mps list shows all devices"),
+        let hint = |takes| match (unread, served(takes)) {
+            (Some(_), _) => "run `mig-mps doctor` to check directories and records".to_owned(),
+            (None, Some(served)) => format!("{served}; `mig-mps list` shows all devices"),
             (None, None) => {
-                "no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices"
+                "run `mig-mps up PROFILE` to start daemons, or `mig-mps list` to see the devices"
                     .to_owned()
             }
-        }
         };
         Self::NotServed {
             what: format!("no daemon serves {what}{seen}"),
@@ -211,7 +209,7 @@ impl NoSuchDevice {
 }
 
 /// The hint for several devices in the place of one.
-pub const ONE_DEVICE_HINT: &str = "name one device; mig-mps run --any takes one that is free";
+pub const ONE_DEVICE_HINT: &str = "choose one device; `mig-mps run --any` selects a free one";
 
 /// The number of devices that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +226,8 @@ impl Failure for NoSuchDevice {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Unknown { known, .. } if known.is_empty() => {
-                "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
+                "run `mig-mps up PROFILE` to create devices, or `mig-mps doctor` to find out why a device is not \
+                 visible"
                     .to_owned()
             }
             Self::Unknown { wanted, known } => {
@@ -236,42 +235,43 @@ impl Failure for NoSuchDevice {
             }
             Self::NotServed { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
-                "mig-mps status shows the devices".to_owned()
+                "run `mig-mps status` to see the devices".to_owned()
             }
             Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
             Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
-                [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
-                [only] => format!("the only GPU is {only}"),
-                _ => format!("the GPUs are {}", format_ranges(gpus)),
+                [] => "run `mig-mps doctor` to find out why there is no GPU".to_owned(),
+                [only] => format!("use GPU {only}, the only GPU"),
+                _ => format!("choose one of the GPUs {}", format_ranges(gpus)),
             },
             Self::OfOneGpu { gpu, .. } => {
                 format!(
-                    "name one device, or all of GPU {gpu} with --gpu {gpu} where several can be given"
+                    "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
             Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
-                "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
+                "choose one device, or all of GPU {wanted} with --gpu {wanted} in commands that accept several"
             ),
             Self::Ambiguous { wanted, known }
                 if !is_start_of_uuid(wanted)
                     && known.iter().any(|name| !name.starts_with(wanted)) =>
             {
-                "name one device".to_owned()
+                "choose one device".to_owned()
             }
             Self::Ambiguous { wanted, .. } => {
-                format!("name one device; a command that takes several also takes '{wanted}*'")
+                format!("choose one device; commands that accept several also accept '{wanted}*'")
             }
         })
     }
 }
 
 /// The remedy for a lost GPU.
-pub(super) const LOST_GPU_REMEDY: &str = "`dmesg | grep NVRM` may say why; reset the GPU or reboot";
+pub(super) const LOST_GPU_REMEDY: &str =
+    "run `dmesg | grep NVRM` to find the cause, then reset the GPU or reboot";
 
 /// Returns that remedy as a hint.
 pub fn lost_gpu_hint() -> String {
-    LOST_GPU_REMEDY.replace('`', "")
+    LOST_GPU_REMEDY.to_owned()
 }
 
 pub(super) fn is_index(word: &str) -> bool {
@@ -300,13 +300,21 @@ pub(super) fn known_devices_hint(
         .map(|near| format!("did you mean \"{near}\"? "));
     let kinds = kind.replacen("device", "devices", 1);
     let all = match known {
-        [only] => format!("the only {kind} is {only}"),
-        _ if known.len() <= MAX_LISTED_NAMES => format!("the {kinds} are {}", known.join(", ")),
+        [only] => format!(
+            "use device {only}, the only one{}",
+            kind.trim_start_matches("device")
+        ),
+        _ if known.len() <= MAX_LISTED_NAMES => {
+            format!("choose one of the {kinds}: {}", known.join(", "))
+        }
         // No command lists them.
         _ if kind == DEVICE_WITH_LOGS => {
-            format!("the {kinds} are {}", list(known).replace(" or ", " and "))
+            format!(
+                "choose one of the {kinds}: {}",
+                list(known).replace(" or ", " and ")
+            )
         }
-        _ => format!("mig-mps status lists the {} devices", known.len()),
+        _ => format!("run `mig-mps status` to see the {} devices", known.len()),
     };
     near.unwrap_or_default() + &all
 }
@@ -320,10 +328,10 @@ fn several_devices_hint(wanted: &str) -> Option<String> {
         .map(|rest| rest.trim_start_matches('-'))
         .filter(|index| is_index(index) && index.len() < 4);
     if lower == "all" {
-        return Some("'*' takes every device".to_owned());
+        return Some("use '*' for every device".to_owned());
     }
     if let Some(index) = index {
-        return Some(format!("--gpu {index} takes every device of GPU {index}"));
+        return Some(format!("use --gpu {index} for every device of GPU {index}"));
     }
     let is_list = wanted.contains(',');
     is_list.then(|| format!("separate devices by blanks: {}", wanted.replace(',', " ")))
@@ -332,7 +340,7 @@ fn several_devices_hint(wanted: &str) -> Option<String> {
 /// Returns the hint about `--gpu 0,1`.
 pub(super) fn repeat_gpu_hint(words: &str) -> String {
     format!(
-        "--gpu can be given several times: --gpu {}",
+        "repeat --gpu for several GPUs: --gpu {}",
         words.replace(',', " --gpu ")
     )
 }
@@ -419,7 +427,10 @@ mod tests {
             selected("MIG-"),
             Err("\"MIG-\" can mean trainer-1, trainer-10, 0.0 or 0.2".to_owned())
         );
-        assert_eq!(selected("2"), Err("no device is called \"2\"".to_owned()));
+        assert_eq!(
+            selected("2"),
+            Err("no device has the name \"2\"".to_owned())
+        );
     }
 
     #[test]
@@ -438,7 +449,7 @@ mod tests {
         assert!(
             selected("x*")
                 .unwrap_err()
-                .contains("no device is called \"x*\"")
+                .contains("no device has the name \"x*\"")
         );
         assert!(selected("*-2*").is_err());
         assert!(selected("[").is_err());
@@ -454,11 +465,11 @@ mod tests {
         let trainers = |count: usize| (0..count).map(|n| format!("trainer-{n}")).collect();
         assert_eq!(
             unknown("trainr-7", trainers(56)),
-            "did you mean \"trainer-7\"? mig-mps status lists the 56 devices"
+            "did you mean \"trainer-7\"? run `mig-mps status` to see the 56 devices"
         );
         assert_eq!(
             unknown("x", trainers(56)),
-            "mig-mps status lists the 56 devices"
+            "run `mig-mps status` to see the 56 devices"
         );
         assert_eq!(
             unknown("x", trainers(2)),
@@ -474,9 +485,9 @@ mod tests {
             let gpus = gpus.to_vec();
             NoSuchDevice::OfGpu { index: 9, gpus }.hint().unwrap()
         };
-        assert_eq!(of(&[0, 1, 2, 3, 6]), "the GPUs are 0-3,6");
-        assert_eq!(of(&[0]), "the only GPU is 0");
-        assert_eq!(of(&[9]), "mig-mps status shows the devices");
+        assert_eq!(of(&[0, 1, 2, 3, 6]), "choose one of the GPUs 0-3,6");
+        assert_eq!(of(&[0]), "use 0, the only GPU");
+        assert_eq!(of(&[9]), "run `mig-mps status` to see the devices");
     }
 
     #[test]
@@ -495,7 +506,7 @@ mod tests {
             assert!(ambiguous(wanted, &known).contains(&pattern), "{wanted}");
         }
         for wanted in ["1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
-            assert_eq!(ambiguous(wanted, &["0.0", "0.2"]), "name one device");
+            assert_eq!(ambiguous(wanted, &["0.0", "0.2"]), "choose one device");
         }
     }
 

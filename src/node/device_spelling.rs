@@ -272,8 +272,11 @@ impl Node {
         let gpu = self.index_with(mark)?;
         let names = self.names_on(gpu).ok()?;
         Some(match names.as_slice() {
-            [only] => format!("the only device of GPU {gpu} is {only}"),
-            several => format!("the devices of GPU {gpu} are {}", several.join(", ")),
+            [only] => format!("use device {only}, the only one of GPU {gpu}"),
+            several => format!(
+                "choose one of the devices of GPU {gpu}: {}",
+                several.join(", ")
+            ),
         })
     }
 
@@ -338,16 +341,16 @@ impl Node {
             let what = if is_mark {
                 format!("only the driver can tell which GPU \"{word}\" is")
             } else {
-                format!("no GPU is called \"{word}\"")
+                format!("no GPU has the name \"{word}\"")
             };
             let hint = if word.contains(',') {
                 repeat_gpu_hint(word)
             } else if self.driver_error().is_some() {
-                "mig-mps doctor finds out why the driver does not answer".to_owned()
+                "run `mig-mps doctor` to find out why the driver does not answer".to_owned()
             } else if self.devices.is_empty() {
-                "no device has a daemon: mig-mps up PROFILE starts daemons".to_owned()
+                "run `mig-mps up PROFILE` to start daemons; no device has one".to_owned()
             } else {
-                "name the device as mig-mps status lists it".to_owned()
+                "write the name of the device as in `mig-mps status`".to_owned()
             };
             NoSuchDevice::NotServed {
                 what,
@@ -355,9 +358,7 @@ impl Node {
                 hint,
             }
         } else if is_mark && let Some((_, why)) = lost.next() {
-            NoSuchDevice::Lost(format!(
-                "no GPU that can be read is called \"{word}\"; {why}"
-            ))
+            NoSuchDevice::Lost(format!("no readable GPU has the name \"{word}\"; {why}"))
         } else {
             NoSuchDevice::NoGpu {
                 wanted: word.to_owned(),

@@ -30,8 +30,8 @@ impl DaemonEnding {
             Self::Command {
                 command,
                 is_for_good: true,
-            } => format!("`{command}` ends {it} for good"),
-            Self::Command { command, .. } => format!("`{command}` ends {it}"),
+            } => format!("run `{command}` to end {it} for good"),
+            Self::Command { command, .. } => format!("run `{command}` to end {it}"),
             Self::Advice(advice) => advice.clone(),
         }
     }
@@ -192,7 +192,7 @@ mod tests {
         };
         let service = |name: &str| of(Supervisor::Service(name.to_owned()));
         let mps = service("mps.service");
-        let disable = "`systemctl disable --now mps.service` ends it for good";
+        let disable = "run `systemctl disable --now mps.service` to end it for good";
         ends(&mps, Uid::ROOT, disable);
         ends(
             &mps,
@@ -200,10 +200,10 @@ mod tests {
             "it belongs to mps.service: ask root to disable it",
         );
         let own = of(Supervisor::UserService(ALICE, "mps.service".to_owned()));
-        let disable = "`systemctl --user disable --now mps.service` ends it for good";
+        let disable = "run `systemctl --user disable --now mps.service` to end it for good";
         ends(&own, ALICE, disable);
         let disable =
-            "`systemctl --user --machine=61000@ disable --now mps.service` ends it for good";
+            "run `systemctl --user --machine=61000@ disable --now mps.service` to end it for good";
         ends(&own, Uid::ROOT, disable);
         // What else the unit runs would end, too.
         let shared = Unmanaged {

@@ -22,7 +22,7 @@ impl Node {
                 missing if missing.is_empty() => format!("interrupted: {journal}"),
                 missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
             };
-            let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
+            let goes_on = "run `mig-mps up PROFILE` or `mig-mps down` to continue it";
             found.push(Finding::fail("change-interrupted", what).with_remedy(goes_on));
         }
         let unseen = self.unseen.iter().filter(|unseen| match unseen {
@@ -165,7 +165,7 @@ impl Node {
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
                 let remedy = match first_unmanaged {
                     Some(daemon) => daemon.ending_for(caller()).remedy("the unmanaged one"),
-                    None => format!("`mig-mps down {name}` ends one"),
+                    None => format!("run `mig-mps down {name}` to end one"),
                 };
                 let problem = Finding::fail("several-daemons", what).with_remedy(remedy);
                 shared.push(problem.on_device(name));
@@ -181,7 +181,7 @@ impl Node {
             let alive = self.served().filter(|served| served.is_alive());
             let also = match alive.count() {
                 0 => String::new(),
-                alive => format!(", also where daemons of mig-mps serve ({alive})"),
+                alive => format!(", also the GPUs of mig-mps daemons ({alive})"),
             };
             let what =
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
@@ -190,7 +190,7 @@ impl Node {
         });
         let is_at_default = (daemon.is_daemon() && daemon.uses_default_pipe_dir()).then(|| {
             let what = format!(
-                "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
+                "{who} uses the default pipe directory: CUDA programs without another pipe directory become its clients"
             );
             Finding::fail("default-pipe-directory", what).with_remedy(daemon.ending_for(caller()).remedy("it"))
         });
@@ -232,7 +232,7 @@ impl Node {
         }
         for device in self.existing_devices() {
             if device.processes.is_none() {
-                let why = "the driver shows who computes on it to root alone";
+                let why = "the driver shows only to root who computes on it";
                 unknown.push(Finding::hidden("outside-mps", why).on_device(&device.name));
             }
         }
@@ -247,8 +247,8 @@ impl Node {
 
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
     fn left_out_problem(&self, missing: &Problem) -> Finding {
-        let seen = format!("not as the applied profile says: {}", missing.what);
-        let remedy = format!("fix that, and `{}` applies the rest", self.up_command());
+        let seen = format!("the applied profile is incomplete: {}", missing.what);
+        let remedy = format!("fix this, then run `{}`", self.up_command());
         let finding = Finding::fail("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {
             Some(name) => finding.on_device(name),
@@ -283,9 +283,11 @@ impl Node {
         let remedy = match &self.applied {
             // The applied profile may leave the GPU alone, or want no devices there.
             Applied::Known { differs, .. } if *differs != Some(true) => {
-                format!("`mig-mps up` with a profile that partitions {gpus} makes MIG devices")
+                format!(
+                    "run `mig-mps up` with a profile that partitions {gpus} to create MIG devices"
+                )
             }
-            _ => format!("`{}` makes MIG devices", self.up_command()),
+            _ => format!("run `{}` to create MIG devices", self.up_command()),
         };
         Some(problem.with_remedy(remedy))
     }
@@ -303,7 +305,7 @@ fn remarks_on(served: &Served) -> Vec<Finding> {
             "its daemon runs as {}, as mig-mps 0.2 started it",
             user_name(user)
         );
-        let remedy = format!("`mig-mps restart {name}` starts one that runs as root");
+        let remedy = format!("run `mig-mps restart {name}` to start a daemon that runs as root");
         remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
     }
     remarks.extend(client_limit_remark(served));
@@ -342,15 +344,15 @@ fn stray_server_problem(stray: &Stray, name: &str) -> Finding {
     let pid = stray.server.pid;
     let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
-        Some([]) => format!("`mig-mps heal {name}` ends it"),
+        Some([]) => format!("run `mig-mps heal {name}` to end it"),
         Some(clients) => {
             let clients: Vec<String> = clients.iter().map(Pid::to_string).collect();
             format!(
-                "it still has clients (pid {}); `mig-mps down {name} --force` ends it, and them",
+                "it still has clients (pid {}); run `mig-mps down {name} --force` to end the server and the clients",
                 clients.join(", ")
             )
         }
-        None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
+        None => format!("its clients are hidden; run `mig-mps down {name} --force` to end it"),
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
     let problem = Finding::fail("stray-server", seen).with_remedy(remedy);
@@ -372,8 +374,8 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
         client.pid_with_user()
     );
     let ends = match client.pid {
-        None => format!("`mig-mps restart {name} --force` ends all its clients"),
-        Some(pid) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
+        None => format!("run `mig-mps restart {name} --force` to end all its clients"),
+        Some(pid) => format!("run `mig-mps kill {name} {pid} --signal` to end it"),
     };
     let problem = Finding::fail("memory-over-limit", seen).with_remedy(ends);
     Some(problem.on_device(name))
@@ -395,7 +397,7 @@ fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
         None => "when its programs have exited, it stays without a daemon",
     };
     let remedy = match served.closer {
-        Closer::Gone => format!("{follows}; `mig-mps heal` or its timer does this"),
+        Closer::Gone => format!("{follows}; run `mig-mps heal`, or wait for its timer"),
         Closer::ThisProcess | Closer::Another => follows.to_owned(),
     };
     Finding::warn("device-closing", seen)
@@ -408,7 +410,7 @@ fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;
     let seen = format!("stopped by {}", stopped.origin.describe("at"));
     Finding::warn("device-stopped", seen)
-        .with_remedy(format!("`mig-mps start {name}` starts it again"))
+        .with_remedy(format!("run `mig-mps start {name}` to start it again"))
         .on_device(name)
 }
 
@@ -465,7 +467,7 @@ fn waiting_client_remark(client: &Client, served: &Served) -> Finding {
         let pids = pids.join(", ");
         format!("{who} waits until the programs of {others} have exited: pid {pids}")
     };
-    let sharing = "serve = \"all\" in the profile lets users share the device";
+    let sharing = "use serve = \"all\" in the profile to let users share the device";
     Finding::warn("user-waiting", what).with_remedy(sharing)
 }
 

@@ -74,23 +74,24 @@ impl Gpu {
             "gpu-recovery" => self.recovery_finding(&reset),
             "row-remap-failed" => {
                 let seen = format!("GPU {index}: a row of its memory could not be remapped");
-                let remedy = "NVIDIA's field diagnostic tells whether the GPU is to be replaced";
+                let remedy =
+                    "use NVIDIA's field diagnostic to find out whether the GPU must be replaced";
                 Finding::fail(id, seen).with_remedy(remedy)
             }
             "row-remap-pending" => {
                 let seen =
                     format!("GPU {index}: rows of its memory are remapped at the next reset");
-                let remedy = format!("{reset} when its programs have ended");
+                let remedy = format!("run {reset} when its programs have exited");
                 Finding::warn(id, seen).with_remedy(remedy)
             }
             "retired-pages-pending" => {
                 let seen =
                     format!("GPU {index}: pages of its memory are retired at the next reboot");
-                Finding::warn(id, seen).with_remedy("reboot when its programs have ended")
+                Finding::warn(id, seen).with_remedy("reboot when its programs have exited")
             }
             "ecc-pending" => {
                 let seen = format!("GPU {index}: its ECC mode changes at the next reboot");
-                Finding::warn(id, seen).with_remedy("reboot when its programs have ended")
+                Finding::warn(id, seen).with_remedy("reboot when its programs have exited")
             }
             _ => self.pending_mode_finding(id),
         }
@@ -106,12 +107,12 @@ impl Gpu {
         );
         let remedy = match action {
             RecoveryAction::DRAIN_P2P => {
-                "end the programs that transfer data between GPUs; the driver then names another action".to_owned()
+                "end the programs that transfer data between GPUs; the driver then requests another action".to_owned()
             }
             RecoveryAction::DRAIN_AND_RESET => {
-                format!("start no more programs on it, let those that run end, and then {reset}")
+                format!("start no more programs on it, wait until the running programs have exited, and then run {reset}")
             }
-            RecoveryAction::RESET => format!("end its programs, and then {reset}"),
+            RecoveryAction::RESET => format!("end its programs, and then run {reset}"),
             RecoveryAction::RECOVER_IMEX => "NVIDIA's guide to IMEX says how".to_owned(),
             _ => "end its programs, and reboot this machine".to_owned(),
         };
@@ -123,7 +124,7 @@ impl Gpu {
         let is_on = self.mig.is_some_and(|mode| mode.pending);
         let to = if is_on { "on" } else { "off" };
         let how = match self.resetless {
-            Some(true) => "as soon as nobody has the GPU open",
+            Some(true) => "as soon as no process has the GPU open",
             _ => "with a reset of the GPU",
         };
         Finding::fail(id, format!("GPU {index}: MIG mode changes to {to} {how}"))
@@ -140,15 +141,15 @@ impl Gpu {
             ("gpu-recovery", Some(RecoveryAction(number))) => {
                 format!("asks for recovery action {number}, which this version does not know")
             }
-            ("gpu-recovery", None) => "does not tell; 570 and newer drivers do".to_owned(),
+            ("gpu-recovery", None) => "does not report this; 570 and newer drivers do".to_owned(),
             _ if self.in_mig_mode() && !self.has_nothing_in_mig_mode() => {
-                let why = "does not tell this of a GPU with MIG instances".to_owned();
+                let why = "does not report this for a GPU with MIG instances".to_owned();
                 if action == Some(RecoveryAction::NONE) {
                     return (format!("{why}, and asks for no recovery action"), true);
                 }
                 why
             }
-            _ => "does not tell".to_owned(),
+            _ => "does not report this".to_owned(),
         };
         (why, false)
     }
@@ -253,9 +254,9 @@ fn xid_finding(gpu: &str, xids: &BTreeMap<u32, Duration>) -> Finding {
             hours => format!("Xid {number} {hours} h ago"),
         })
         .collect();
-    let seen = format!("{gpu}: the kernel's log has {}", join_words(&shown, "and"));
+    let seen = format!("{gpu}: the kernel log has {}", join_words(&shown, "and"));
     let remedy =
-        "`sudo dmesg | grep Xid` shows it; NVIDIA's catalog of Xids has the action for each";
+        "run `sudo dmesg | grep Xid` to see it; NVIDIA's catalog of Xids lists the action for each";
     Finding::warn("xid-errors", seen).with_remedy(strip_needless_sudo(remedy))
 }
 
@@ -304,8 +305,8 @@ mod tests {
             xid("0000:17:00", 48, 3599),
         ]));
         let expected = [
-            "GPU 0: the kernel's log has Xid 48 within the last hour and Xid 79 2 h ago",
-            "the GPU at 0000:18:00: the kernel's log has Xid 119 1 h ago",
+            "GPU 0: the kernel log has Xid 48 within the last hour and Xid 79 2 h ago",
+            "the GPU at 0000:18:00: the kernel log has Xid 119 1 h ago",
         ];
         assert_eq!(seen(&node), expected);
     }

@@ -91,14 +91,17 @@ impl Served {
         let (name, clients) = (&self.record.name, self.clients.as_slice().len());
         let limit = self.firm_client_limit();
         if limit.is_some_and(|limit| clients >= limit as usize) {
-            return Some((name.clone(), clients));
+            return Some((format!("device {name}"), clients));
         }
         let full = self.gpus_at_limit(self.measured_limit);
         let gpu = positions
             .iter()
             .filter_map(|position| self.record.joint_gpus.get(*position))
             .find(|gpu| full.contains(gpu))?;
-        Some((format!("GPU {gpu} of {name}"), self.clients_on_gpu(*gpu)))
+        Some((
+            format!("GPU {gpu} of device {name}"),
+            self.clients_on_gpu(*gpu),
+        ))
     }
 
     /// Returns the GPUs of a joint device that have their part of this number of clients.

@@ -52,7 +52,7 @@ impl fmt::Display for OutsideCause {
             Self::NoDaemon => "no daemon serves this device",
             Self::MayBeServed => "unknown: whether a daemon serves this device cannot be seen",
             Self::UnmanagedDaemon => {
-                "an unmanaged daemon serves this device, and it is not a client of that one"
+                "an unmanaged daemon serves this device, and the program is not its client"
             }
             Self::HiddenEnvironment => "unknown: its environment is hidden",
             Self::HiddenMounts => "unknown: its mount namespace is hidden",
@@ -155,9 +155,9 @@ impl OutsideCause {
             }
             | Self::OtherDirectory(_)
             | Self::OtherDevice { .. } => "CUDA_MPS_PIPE_DIRECTORY",
-            _ => return format!("{self}; {}", self.remedy(device).replace('`', "")),
+            _ => return format!("{}; {self}", self.remedy(device)),
         };
-        format!("the program changes {variable}, or starts others that do")
+        format!("check that the program does not change {variable} or start programs that do")
     }
 
     /// Returns what the owner of the program can do, for a device that serves her.
@@ -177,7 +177,9 @@ impl OutsideCause {
                     .to_owned()
             }
             Self::Unknown => {
-                format!("`mig-mps verify {device}` tells whether a program becomes a client now")
+                format!(
+                    "run `mig-mps verify {device}` to check whether a program becomes a client now"
+                )
             }
             _ => format!("start it with `mig-mps run {device} -- PROGRAM`"),
         }
@@ -216,12 +218,12 @@ impl OutsideMps {
                 self.cause.remedy(name)
             } else {
                 format!(
-                    "{name} does not serve {}: use another device",
+                    "use another device, because {name} does not serve {}",
                     user_name(reader)
                 )
             };
             return match reader {
-                Uid::ROOT => format!("{remedy}; {} ends it", self.way_to_end()),
+                Uid::ROOT => format!("{remedy}; {} to end it", self.way_to_end()),
                 _ => remedy,
             };
         }
@@ -234,32 +236,34 @@ impl OutsideMps {
         }
         let is_shared = |served: &Served| served.compute_mode != Some(EXCLUSIVE_PROCESS);
         let prevented = if device.is_whole() && device.serving_daemon().is_some_and(is_shared) {
-            "; compute-mode = \"exclusive-process\" in the profile prevents it"
+            "; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
         } else {
             ""
         };
-        format!("{} ends it{prevented}", self.way_to_end())
+        format!("{} to end it{prevented}", self.way_to_end())
     }
 
     /// Returns how root ends the program: by whatever would start it again.
     fn way_to_end(&self) -> String {
         let workload = self.workload.clone().unwrap_or_default();
         match (workload.slurm_job, workload.pod_uid, workload.container_id) {
-            (Some(job), ..) => format!("`scancel {job}`"),
+            (Some(job), ..) => format!("run `scancel {job}`"),
             (None, Some(uid), _) => match workload
                 .pod_name
                 .as_deref()
                 .and_then(|name| name.split_once('/'))
             {
                 Some((namespace, pod)) => {
-                    format!("`kubectl delete pod {pod} --namespace {namespace}`")
+                    format!("run `kubectl delete pod {pod} --namespace {namespace}`")
                 }
-                None => format!("deleting the pod {uid}"),
+                None => format!("delete the pod {uid}"),
             },
-            (None, None, Some(id)) => format!("stopping the container {id:.12}"),
+            (None, None, Some(id)) => format!("stop the container {id:.12}"),
             (None, None, None) => match &self.unit {
-                Some(unit) if self.is_main => format!("`systemctl stop {}`", quote_for_shell(unit)),
-                _ => format!("`kill {}`", self.pid),
+                Some(unit) if self.is_main => {
+                    format!("run `systemctl stop {}`", quote_for_shell(unit))
+                }
+                _ => format!("run `kill {}`", self.pid),
             },
         }
     }

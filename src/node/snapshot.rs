@@ -420,8 +420,14 @@ impl Node {
                 .collect();
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let have = if gpus.len() == 1 { "has" } else { "have" };
-            let served =
-                |_| (!gpus.is_empty()).then(|| format!("{} {have} daemons", format_gpus(&gpus)));
+            let served = |_| {
+                (!gpus.is_empty()).then(|| {
+                    format!(
+                        "choose a device of {}, which {have} daemons",
+                        format_gpus(&gpus)
+                    )
+                })
+            };
             let what = format!("a device of GPU {index}");
             return NoSuchDevice::not_served(&what, served, self.first_unread_reason());
         }
@@ -543,11 +549,11 @@ impl fmt::Display for Unseen {
             Self::Driver(None) => f.write_str("the GPUs, since the driver was not asked"),
             Self::Instances { gpu, .. } => write!(
                 f,
-                "the MIG devices of GPU {gpu}, which the driver shows to root alone"
+                "the MIG devices of GPU {gpu}, which the driver shows only to root"
             ),
             Self::Journal(path) => write!(
                 f,
-                "the change that is under way in {}, or was interrupted",
+                "the change that is in progress in {}, or was interrupted",
                 path.display()
             ),
             Self::Gpu { why, .. }

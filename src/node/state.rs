@@ -47,7 +47,7 @@ impl DaemonState {
             Self::NoAnswer(_) => Some("its daemon does not answer"),
             Self::Closing => Some("it admits no new programs"),
             Self::Suspended => Some("its daemon is stopped by a signal"),
-            Self::Hung(_) => Some("it hangs: every new client waits for ever"),
+            Self::Hung(_) => Some("it is hung, so new clients would wait forever"),
             Self::Ready
             | Self::NoServerYet
             | Self::Starting

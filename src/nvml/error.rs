@@ -77,7 +77,15 @@ impl fmt::Display for Code {
     }
 }
 
-/// `GPU 0: nvmlDeviceSetMigMode: Not Supported (3)`; a lost GPU is said to be lost in plain words first.
+/// ` on GPU 0`; nothing for the driver as a whole.
+fn place(subject: &str) -> String {
+    match subject {
+        "the driver" => String::new(),
+        _ => format!(" on {subject}"),
+    }
+}
+
+/// `nvmlDeviceSetMigMode failed on GPU 0: Not Supported (3)`; a lost GPU is said to be lost in plain words first.
 fn refusal(subject: &str, call: &str, code: Code) -> String {
     match code {
         Code::GPU_IS_LOST if subject.starts_with("GPU ") => {
@@ -87,7 +95,7 @@ fn refusal(subject: &str, call: &str, code: Code) -> String {
                 code.0
             )
         }
-        _ => format!("{subject}: {call}: {code}"),
+        _ => format!("{call} failed{}: {code}", place(subject)),
     }
 }
 
@@ -113,7 +121,7 @@ pub enum NvmlError {
         code: Code,
     },
     /// A call did not return. Its thread was abandoned.
-    #[error("{subject}: {call} has not returned for {} s: the driver or the GPU hangs", waited.as_secs())]
+    #[error("{call} did not return{} within {} s; the driver or the GPU is hung", place(subject), waited.as_secs())]
     Hung {
         call: &'static str,
         /// The GPU or instance.
@@ -130,7 +138,10 @@ pub enum NvmlError {
         reason: String,
     },
     /// The library gave an undocumented answer.
-    #[error("{subject}: {call} answered {answer}, which this version does not understand")]
+    #[error(
+        "{call} answered {answer}{}, which this version does not support",
+        place(subject)
+    )]
     Strange {
         call: &'static str,
         /// The GPU or instance.
@@ -138,7 +149,7 @@ pub enum NvmlError {
         answer: String,
     },
     /// An instance was created that cannot be used, and could not be destroyed.
-    #[error("{error}; what had been made is still there: {cleanup}")]
+    #[error("{error}; the cleanup failed as well: {cleanup}")]
     LeftBehind {
         error: Box<Self>,
         /// The error of destroying it.
@@ -234,18 +245,18 @@ impl Failure for NvmlError {
             Self::NotFound { .. } => driver_container_hint().unwrap_or(
                 "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
             ),
-            Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
+            Self::TooOld { .. } => "install driver 535 or newer",
             Self::Refused { code, .. } => match code.0 {
                 4 => return Some(root_hint()),
-                3 => "mig-mps list shows what this GPU and driver support",
-                9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
+                3 => "run `mig-mps list` to see what this GPU and driver support",
+                9 => "load the NVIDIA kernel module, and check with `nvidia-smi` that it works",
                 15 => {
-                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot"
+                    "search the kernel log for Xid messages, and reboot; the GPU has fallen off its bus"
                 }
-                16 => "reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot",
-                18 => "the driver was updated: reload its kernel module, or reboot",
-                20 => "free memory on this machine, and run this again",
-                _ => "mig-mps doctor finds known causes; the kernel log may say more",
+                16 => "reset the GPU with `nvidia-smi --gpu-reset -i INDEX`, or reboot",
+                18 => "reload the kernel module of the driver, or reboot; the driver was updated",
+                20 => "free memory on this machine, then run this command again",
+                _ => "run `mig-mps doctor` to find known causes; the kernel log may have more",
             },
             Self::LeftBehind { error, .. } => return error.hint(),
             Self::NoThread { .. } => MORE_PROCESSES,

@@ -498,7 +498,7 @@ impl fmt::Display for Action {
             } => {
                 write!(
                     f,
-                    "destroy compute instance {compute} of the GPU instance at {instance}"
+                    "destroy the compute instance at {compute} of the GPU instance at {instance}"
                 )
             }
             Self::DestroyGpuInstance { instance, .. } => write!(f, "destroy {instance}"),

@@ -10,7 +10,7 @@ use crate::host::{Pid, join_words};
 
 /// The ways to agree to the end of instances that others may have made.
 const CONSENT_TO_UNMANAGED: &str =
-    "to agree, run mig-mps up at a terminal without --yes, or with --destroy-unmanaged";
+    "run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged";
 
 impl Plan {
     /// The instances that are destroyed and that mig-mps is not known to have made, as `GPU 0 3g.40gb at 4:4`.
@@ -34,7 +34,7 @@ impl Plan {
                 continue;
             }
             let what = format!(
-                "{}: {} would be destroyed, and mig-mps is not known to have made {}",
+                "{}: {} would be destroyed, but mig-mps is not known to have created {}",
                 gpu.name(),
                 join_words(&named, "and"),
                 if named.len() == 1 { "it" } else { "them" },
@@ -103,7 +103,7 @@ impl Plan {
         if !self.disrupts_more_than(agreed) {
             return Ok(());
         }
-        let what = "the node has changed, and this plan disrupts more than was agreed to";
+        let what = "the node has changed, and this plan disrupts more than you confirmed";
         Err(Problem::new(what, "run the same command again").into())
     }
 

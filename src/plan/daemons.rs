@@ -203,7 +203,7 @@ impl GpuPlan {
                 uuid: served.record.uuid.clone(),
                 settings: running_settings(settings, served),
             });
-            self.steps.push(start.with_reason("it has ended"));
+            self.steps.push(start.with_reason("it has exited"));
         }
     }
 
@@ -218,7 +218,7 @@ impl GpuPlan {
 }
 
 /// The hint for a daemon that has lost its record.
-const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another";
+const UP_AGAIN: &str = "run `mig-mps up --force` with the same profile to start another daemon";
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
@@ -345,8 +345,9 @@ impl Set {
             } else {
                 "the device"
             };
-            because =
-                because.with_remark(&format!("{whose} has {mib} MiB, so this limits nothing"));
+            because = because.with_remark(&format!(
+                "{whose} has {mib} MiB, so this limit has no effect"
+            ));
         }
         if let Some(limit) = served.hardware_limit
             && settings.intended_clients() > Some(limit)
@@ -356,7 +357,7 @@ impl Set {
             } else {
                 format!("{limit} clients")
             };
-            because = because.with_remark(&format!("its daemon takes {clients} at most"));
+            because = because.with_remark(&format!("its daemon accepts only {clients}"));
         }
         let set = Self {
             name: served.record.name.clone(),
@@ -431,9 +432,9 @@ fn step_to_set(
     let mut settings = record.settings.clone();
     SettingAssignment::apply_all(assignments, &mut settings);
     if settings.share.is_none() && settings.oversubscribe > Oversubscription::NONE {
-        let what = format!("{} has no share to oversubscribe", record.name);
+        let what = format!("device {} has no share to oversubscribe", record.name);
         let hint = format!(
-            "mig-mps set {} share=N oversubscribe={}, where N is the number of clients",
+            "run `mig-mps set {} share=N oversubscribe={}`, where N is the number of clients",
             record.name, settings.oversubscribe
         );
         return Err(Refusal::NotMeant(Problem::new(what, hint)));
@@ -451,7 +452,7 @@ fn step_to_set(
         && let Some(whole_gpu) = node.gpu_with_uuid(&record.key.gpu)
         && let Some(what) = no_program_starts(node, whole_gpu, limit)
     {
-        let problem = Problem::new(what, "give it more, or \"none\"");
+        let problem = Problem::new(what, "raise the limit, or set it to \"none\"");
         return Err(Refusal::NotMeant(problem));
     }
     let changes = live_changes(served, &settings);

@@ -23,7 +23,7 @@ pub(super) fn name_conflicts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Ve
             let name = device.name_template().fill(device.gpu, 0);
             keeps(&name)?;
             let why = format!("a device of another GPU keeps the name {name}");
-            let hint = "fix what keeps that GPU as it is";
+            let hint = "solve the problem of that GPU first";
             Some((device.gpu, Problem::new(why, hint).into()))
         })
         .collect()
@@ -50,8 +50,8 @@ fn names_of_others(planner: Planner<'_>) -> Result<Names, Refusal> {
             let name = &served.record.name;
             let given = names.assign_name(name, "a device of another GPU");
             given.map_err(|_| {
-                let what = format!("two devices are recorded as \"{name}\"");
-                Problem::new(what, "take one down")
+                let what = format!("two devices have the name \"{name}\"");
+                Problem::new(what, "stop one of them with `mig-mps down UUID`")
             })?;
         }
     }
@@ -75,17 +75,14 @@ pub(super) fn name_devices(
         if let Err(holder) = names.assign_name(&name, &device.describe_as_holder()) {
             check_record_of(planner, &name)?;
             let message = format!(
-                "\"{}\" would name {} and {holder}",
+                "\"{}\" would be the name of {} and of {holder}",
                 device.name,
                 device.describe_as_holder()
             );
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != device.span) {
                 let error = planner.profile.error_at(device.span, message);
-                mistakes.push((
-                    device.span,
-                    error.with_hint("put {gpu} or {n} into the name"),
-                ));
+                mistakes.push((device.span, error.with_hint("add {gpu} or {n} to the name")));
             }
         }
         device.name = name;
@@ -139,11 +136,13 @@ fn check_record_of(planner: Planner<'_>, name: &str) -> Result<(), Problem> {
         .node
         .device_named(name)
         .and_then(Device::lost_gpu_reason);
-    let why = lost.unwrap_or("no such GPU is seen here");
-    let what =
-        format!("\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}");
+    let why = lost.map_or_else(
+        || ", which is not present".to_owned(),
+        |why| format!(": {why}"),
+    );
+    let what = format!("the name \"{name}\" is already used by device {uuid} on {gpu}{why}");
     Err(Problem::new(
         what,
-        format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
+        format!("run `mig-mps down {name}` to stop its daemon and remove its record"),
     ))
 }

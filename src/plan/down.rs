@@ -163,7 +163,7 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
         && let Some(hint) = &mut problem.hint
         && stop.means == StopMethod::Signals
     {
-        *hint = format!("{hint}, mig-mps down {} --force ends it", stop.name);
+        *hint = format!("{hint}; `mig-mps down {} --force` ends it", stop.name);
     }
     if let Some(seconds) = force
         && (!served.clients.as_slice().is_empty() || served.state != DaemonState::NoServerYet)
@@ -177,7 +177,7 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
     }
     let because = match served.state {
         DaemonState::Hung(_) => served.state.outage_reason().unwrap_or_default().into(),
-        DaemonState::Dead => "its daemon is gone already".into(),
+        DaemonState::Dead => "its daemon has already exited".into(),
         _ => Reason::ASKED_FOR,
     };
     Action::Stop(stop).with_reason(because)
@@ -196,7 +196,7 @@ fn destroy_instances(
         if unmanaged {
             reason_to_destroy(Reason::ASKED_FOR, true)
         } else {
-            "mig-mps made it".into()
+            "mig-mps created it".into()
         }
     };
     let mut steps = Vec::new();
@@ -260,12 +260,12 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             gpu.index,
             served.run_dir.path().display()
         );
-        let hint = owner_hint(
-            "have its owner take it down first, or leave out --destroy-mig and --disable-mig",
-        );
+        let hint =
+            owner_hint("ask its owner to stop it first, or omit --destroy-mig and --disable-mig");
         return Err(Problem::new(what, hint));
     }
-    let hint = "let them end first, or end them: --force ends only clients of daemons; or leave out --destroy-mig and --disable-mig";
+    let hint = "wait for these programs to exit or end them yourself (--force ends only MPS clients), or omit \
+     --destroy-mig and --disable-mig";
     // The plan ends the daemons whose records are lost, or has been refused for them.
     let ended: Vec<Pid> = node
         .lost_records
@@ -311,7 +311,7 @@ fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), 
                 let pid = stray.server.pid;
                 return Err(Problem::new(
                     format!("server {pid} of {name} outlived its daemon and may have clients"),
-                    format!("let them end first, or mig-mps down {name} --force"),
+                    format!("wait for the clients to exit, or run `mig-mps down {name} --force`"),
                 ));
             }
             plan.end_stray(node, device, stray);

@@ -46,7 +46,7 @@ impl<'a> Layout<'a> {
             (true, _) if mode.pending == on => return,
             (true, _) => "an earlier change is pending, and a reset would carry it out",
             (false, true) if mode.pending => "an earlier change is pending",
-            (false, true) => "the profile asks for it",
+            (false, true) => "requested by the profile",
             (false, false) => "the profile wants this GPU whole",
         };
         let step = Action::SwitchMig { on }.with_reason(because);
@@ -67,7 +67,7 @@ impl<'a> Layout<'a> {
     ) {
         let mut because = "its GPU instance is there without it";
         if !stands {
-            because = "the profile asks for it";
+            because = "requested by the profile";
             let instance = GpuInstance {
                 profile: offer.id,
                 name: offer.name.clone(),
@@ -200,7 +200,7 @@ fn check_gpu_idle(node: &Node, gpu: &Gpu) -> Result<(), Problem> {
             END_PROGRAMS_HINT,
             |programs| {
                 format!(
-                    "GPU {} ({}) computes for {programs} outside MPS: the MIG mode of an idle GPU alone can be switched",
+                    "cannot change the MIG mode of GPU {} ({}): in use outside MPS by {programs}",
                     gpu.index, gpu.product
                 )
             },
@@ -211,18 +211,17 @@ fn check_gpu_idle(node: &Node, gpu: &Gpu) -> Result<(), Problem> {
 
 /// The remedy for programs outside MPS.
 const END_PROGRAMS_HINT: &str =
-    "let them end first, or end them: --force ends only clients of daemons";
+    "wait for these programs to exit or end them yourself; --force ends only MPS clients";
 
 /// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
 pub(super) fn reset_or_reboot_due(gpu: &Gpu, on: bool) -> Option<String> {
     let mode = gpu.mig?;
     if mode.current != on && mode.pending == on {
-        let pending =
-            "an earlier change of MIG mode is not active: a reset (up --reset) or a reboot is due";
+        let pending = "an earlier change of the MIG mode is pending: it needs a reset (up --reset) or a reboot";
         return Some(pending.to_owned());
     }
-    let resets = "MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual \
-         machine by a reboot";
+    let resets = "changing the MIG mode resets the GPU. An idle GPU is reset automatically; use --reset for other \
+     GPUs. In a virtual machine, reboot instead.";
     (gpu.resetless == Some(false)).then(|| resets.to_owned())
 }
 
@@ -370,7 +369,7 @@ pub(super) fn is_made_by_us(
 pub(super) fn reason_to_destroy(because: impl Into<Reason>, unmanaged: bool) -> Reason {
     let because = because.into();
     if unmanaged {
-        because.with_remark("not known to be made by mig-mps")
+        because.with_remark("not known to be created by mig-mps")
     } else {
         because
     }

@@ -264,13 +264,13 @@ impl HeldGpus {
             format!("cannot switch the MIG mode of {title}")
         } else {
             format!(
-                "the driver may refuse to switch the MIG mode of {title}, and no client is ended for that"
+                "the driver might reject the MIG mode change of {title} after clients were ended"
             )
         };
         Err(Problem::with_processes(
             &self.holder_names(),
             self.hint(),
-            |holders| format!("{reason}: held open by {holders}"),
+            |holders| format!("{reason}: kept open by {holders}"),
         ))
     }
 }

@@ -35,15 +35,19 @@ impl<'a> Planner<'a> {
         let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
         if let Some(taken) = taken.first().filter(|_| names_gpus) {
             let mistake = format!(
-                "GPU {} has an earlier block, and a joint device has all GPUs that its block names",
+                "GPU {} has an earlier block, but a joint device needs all GPUs of its block",
                 taken.index
             );
             let error = self.profile.error_at(block.span, mistake);
-            return Err(error.with_hint("name it in one block").into());
+            return Err(error.with_hint("select the GPU in only one block").into());
         }
         if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
             let why = format!("GPU {} is left out", out.index);
-            return Err(incomplete_error(whole, &why, "see why it is left out"));
+            return Err(incomplete_error(
+                whole,
+                &why,
+                "find out why that GPU is left out",
+            ));
         }
         if let Some((_, why)) = lost_gpus_of(self, block).next() {
             return Err(incomplete_error(whole, why, &lost_gpu_hint()));
@@ -52,7 +56,7 @@ impl<'a> Planner<'a> {
             return Err(incomplete_error(
                 whole,
                 &absent,
-                "mig-mps list shows the GPUs",
+                "run `mig-mps list` to see the GPUs",
             ));
         }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
@@ -62,19 +66,17 @@ impl<'a> Planner<'a> {
         let mistake = match (gpus.len(), products.as_slice()) {
             (2.., [_]) => return self.check_compute_modes(whole, &gpus).map(|()| gpus),
             (2.., several) => format!(
-                "a joint device has GPUs of one product, and {} are {}",
+                "a joint device needs GPUs of one product, but {} are {}",
                 format_gpus(&indices),
                 join_words(several, "and")
             ),
             _ => format!(
-                "a joint device has two GPUs or more, and this selects {}",
+                "a joint device needs two GPUs or more, but this selects {}",
                 format_gpus(&indices)
             ),
         };
         let error = self.profile.error_at(block.span, mistake);
-        Err(error
-            .with_hint("select other GPUs, or leave out joint")
-            .into())
+        Err(error.with_hint("select other GPUs, or omit joint").into())
     }
 
     /// Refuses different compute modes where the daemon changes them: its end restores one mode.
@@ -108,7 +110,7 @@ impl<'a> Planner<'a> {
                     compute_mode_name(mode),
                     compute_mode_name(its)
                 );
-                let hint = format!("sudo nvidia-smi -i {first},{other} -c DEFAULT");
+                let hint = format!("run `sudo nvidia-smi -i {first},{other} -c DEFAULT`");
                 Err(Problem::new(what, hint).into())
             }
         }
@@ -139,7 +141,9 @@ impl<'a> Planner<'a> {
                 None => {
                     let mut lost = self.node.lost_gpus();
                     let its = lost.find(|(lost, _)| Some(lost) == index);
-                    Some(its.map_or_else(|| format!("{uuid} is not there"), |(_, why)| why.into()))
+                    Some(
+                        its.map_or_else(|| format!("{uuid} does not exist"), |(_, why)| why.into()),
+                    )
                 }
                 Some(other) if self.leaves_alone(other) => {
                     Some(format!("GPU {} is left as it is", other.index))
@@ -148,11 +152,12 @@ impl<'a> Planner<'a> {
             });
             if let Some(why) = why {
                 let what = format!(
-                    "GPU {} is part of the joint device {name}, and {why}",
+                    "GPU {} is part of the joint device {name}, but {why}",
                     gpu.index
                 );
-                let hint =
-                    format!("select all its GPUs, or stop its daemon first: mig-mps down {name}");
+                let hint = format!(
+                    "select all its GPUs, or stop its daemon first with `mig-mps down {name}`"
+                );
                 return Err(Problem::new(what, hint));
             }
         }
@@ -174,5 +179,5 @@ fn incomplete_error(whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
         .name
         .as_ref()
         .map_or("the joint device", |(name, _)| name);
-    Problem::new(format!("{name} needs all its GPUs: {why}"), hint).into()
+    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint).into()
 }

@@ -81,24 +81,26 @@ impl Kill {
         }
         if self.signal.is_none() {
             let what = format!(
-                "{} had a GPU fault: the affected clients' work has ended, and it serves again when their processes have",
+                "device {} had a GPU fault: the work of the affected clients has ended, and it accepts programs again \
+                 when their processes have exited",
                 self.name
             );
-            return Err(Problem::new(what, "end them with --signal"));
+            return Err(Problem::new(what, "use --signal to end the processes"));
         }
         if let Some(Victim { client, .. }) = self.victims.iter().find(|victim| !victim.is_certain) {
             let what = format!(
-                "the process of {client} is not its server's user's, and the driver does not list it as a client"
+                "the process of {client} does not belong to the user of its server, and the driver does not list it \
+                 as a client"
             );
-            let hint = "leave --signal out, or end the process itself";
+            let hint = "omit --signal, or end the process itself";
             return Err(Problem::new(what, hint));
         }
         let hidden = self.victims.iter().find(|victim| victim.started.is_none());
         if let Some(Victim { client, .. }) = hidden {
             let what = format!(
-                "the process of {client} cannot be seen from here: it can be sent no signal"
+                "the process of {client} cannot be seen from here, so no signal can be sent"
             );
-            let hint = "leave --signal out, or run it where /proc shows that process";
+            let hint = "omit --signal, or run the command where /proc shows that process";
             return Err(Problem::new(what, hint));
         }
         Ok(())
@@ -127,7 +129,7 @@ pub fn device_with_clients(node: &Node, names: &[String], pids: &[Pid]) -> Resul
         );
         Refusal::NotMeant(Problem::new(
             what,
-            "mig-mps status shows the clients of each device",
+            "run `mig-mps status` to see the clients of each device",
         ))
     })
 }
@@ -237,7 +239,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Problem
         .collect();
     let who: Vec<String> = users.into_iter().map(user_name).collect();
     let what = format!(
-        "not enough privilege to end a client of {name}: only {} may control its server",
+        "not enough privilege to end a client of device {name}: only {} may control its server",
         who.join(" and ")
     );
     Problem::new(what, root_hint())

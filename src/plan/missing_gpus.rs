@@ -19,7 +19,7 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
             let hint = lost_gpu_hint();
             return Err(Problem::new(
                 why,
-                format!("{hint}; up --keep-going applies the rest of the profile"),
+                format!("{hint}; use up --keep-going to apply the rest of the profile"),
             ));
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn selector_mistakes(planner: Planner<'_>) -> Vec<ProfileError> {
             Some(_) if planner.left_out.is_some() => continue,
             Some(absent) => absent,
             None if selected > 1 && block.select.names_one_gpu() => {
-                "several GPUs have UUIDs with this prefix: write more of it".to_owned()
+                "write more of the UUID; several GPUs have this prefix".to_owned()
             }
             None => continue,
         };
@@ -116,7 +116,7 @@ pub(super) fn describe_absent_gpus(planner: Planner<'_>, block: &Block) -> Optio
             .any(|(lost, _)| may_select(planner, block, lost));
     match absent.as_slice() {
         [] if is_found || !block.select.names_a_gpu() => None,
-        [] => Some("this selects a GPU that is not there".to_owned()),
+        [] => Some("this selects a GPU that does not exist".to_owned()),
         [one] => Some(format!("there is no GPU {one}")),
         several => Some(format!("there are no GPUs {}", several.join(", "))),
     }
@@ -159,7 +159,7 @@ pub(super) fn missing_parts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Vec
         .filter_map(|(block, of)| {
             let heading = planner.profile.block_heading(block);
             let why = format!("{heading}: {}", describe_absent_gpus(planner, of)?);
-            Some(Problem::new(why, "mig-mps list shows the GPUs"))
+            Some(Problem::new(why, "run `mig-mps list` to see the GPUs"))
         });
     let unserved = layouts
         .iter()

@@ -39,8 +39,8 @@ pub(super) fn find_device_for_command<'a>(
     }
     if verb == Verb::Set && !served.record.finished {
         return Err(Problem::new(
-            format!("an interrupted change did not finish with the daemon of {name}"),
-            "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
+            format!("an interrupted change did not finish starting the daemon of device {name}"),
+            "run `mig-mps up` with its profile to continue, or `mig-mps restart`",
         ));
     }
     Ok((device, served))
@@ -53,7 +53,7 @@ impl Verb {
             Self::Restart => (
                 "restart",
                 Problem::new(
-                    format!("{name} has no daemon of mig-mps to be started again"),
+                    format!("device {name} has no mig-mps daemon to restart"),
                     START_HINT,
                 ),
             ),
@@ -61,13 +61,16 @@ impl Verb {
             Self::Kill => (
                 "kill",
                 Problem::new(
-                    format!("{name} has no clients: no daemon of mig-mps serves it"),
-                    "mig-mps status shows who computes there",
+                    format!("device {name} has no clients: mig-mps does not serve it"),
+                    "run `mig-mps status` to see who computes there",
                 ),
             ),
         };
         Problem {
-            hint: node.command_as_owner(name, verb).or(problem.hint),
+            hint: node
+                .command_as_owner(name, verb)
+                .map(|command| format!("run `{command}`"))
+                .or(problem.hint),
             ..problem
         }
     }
@@ -76,23 +79,24 @@ impl Verb {
     fn check_state(self, served: &Served) -> Result<(), Problem> {
         let name = &served.record.name;
         Err(match &served.state {
-            DaemonState::Dead if self == Self::Set => not_settable(name, "it has died"),
+            DaemonState::Dead if self == Self::Set => not_settable(name, "its daemon has died"),
             DaemonState::Dead => Problem::new(
-                format!("the daemon of {name} has died, and its clients get CUDA error 806"),
-                format!("mig-mps restart {name} starts it again"),
+                format!("the daemon of device {name} has died, and its clients get CUDA error 806"),
+                format!("run `mig-mps restart {name}` to start it again"),
             ),
             DaemonState::Closing => Problem::new(
                 format!(
                     "device {name} is closing: its daemon accepts no commands until the running programs have exited"
                 ),
                 match self {
-                    Self::Kill => "end the process with kill(1): mig-mps kill cannot reach a program on a device that is closing".to_owned(),
-                    _ => format!("see those programs with mig-mps status {name}"),
+                    Self::Kill => "end the process with kill(1); `mig-mps kill` cannot reach a program on a device \
+                     that is closing".to_owned(),
+                    _ => format!("run `mig-mps status {name}` to see these programs"),
                 },
             ),
             DaemonState::Hung(_) => Problem::new(
-                format!("the daemon of {name} hangs: it takes no commands and no new clients"),
-                format!("mig-mps restart {name} ends that"),
+                format!("the daemon of device {name} is hung: it accepts no commands and no new clients"),
+                format!("run `mig-mps restart {name}` to start a new daemon"),
             ),
             _ => match (
                 unknown_clients_problem(served),
@@ -101,10 +105,11 @@ impl Verb {
                 (Some(problem), _) => problem,
                 (None, Some(user)) if caller() == Uid::ROOT => Problem::new(
                     format!(
-                        "the daemon of {name} runs as {}, as mig-mps 0.2 started it: root opens no session with it",
+                        "the daemon of device {name} runs as {}, as mig-mps 0.2 started it, so root cannot open a \
+                         session with it",
                         user_name(user)
                     ),
-                    format!("mig-mps restart {name} starts one that runs as root"),
+                    format!("run `mig-mps restart {name}` to start a daemon that runs as root"),
                 ),
                 _ => return Ok(()),
             },
@@ -113,11 +118,11 @@ impl Verb {
 }
 
 /// The remedy where no daemon of mig-mps serves a device.
-const START_HINT: &str = "start it with mig-mps up and its profile";
+const START_HINT: &str = "run `mig-mps up` with its profile to start a daemon";
 
 fn not_settable(name: &str, why: &str) -> Problem {
     Problem::new(
-        format!("{name} has no daemon whose settings could be changed: {why}"),
+        format!("cannot change settings of device {name}: {why}"),
         START_HINT,
     )
 }
@@ -126,11 +131,11 @@ fn not_settable(name: &str, why: &str) -> Problem {
 fn check_device(device: &Device) -> Result<(), Problem> {
     let name = &device.name;
     if let Some(why) = device.lost_gpu_reason() {
-        let what = format!("the device of {name} cannot be seen: {why}");
+        let what = format!("device {name} cannot be seen: {why}");
         return Err(Problem::new(what, lost_gpu_hint()));
     }
     if device.is_gone() {
-        return Err(not_settable(name, "its device is gone"));
+        return Err(not_settable(name, "the device no longer exists"));
     }
     Ok(())
 }
@@ -142,7 +147,7 @@ pub(super) fn foreign_daemon(served: &Served) -> Problem {
         served.record.name,
         served.run_dir.path().display()
     );
-    Problem::new(what, owner_hint("take that one down first, as its owner"))
+    Problem::new(what, owner_hint("stop that daemon first, as its owner"))
 }
 
 /// Refuses where none of the daemons here is the caller's.
@@ -158,10 +163,13 @@ pub(super) fn check_own_daemon(node: &Node, run_dir: &RunDir) -> Result<(), Prob
         count => (format!("{count} devices are"), "daemons"),
     };
     let what = format!(
-        "none of the daemons here is yours: {served} served by {daemons} of {}",
+        "you own none of the daemons here: {served} served by {daemons} of {}",
         first.run_dir.path().display()
     );
-    Err(Problem::new(what, owner_hint("run it as their owner")))
+    Err(Problem::new(
+        what,
+        owner_hint("run the command as their owner"),
+    ))
 }
 
 /// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
@@ -180,8 +188,8 @@ pub(super) fn check_run_dirs_readable(node: &Node) -> Result<(), Problem> {
         if let Unseen::RunDir { why, hint, .. } = unseen {
             let hint = hint.as_deref();
             return Err(Problem::new(
-                format!("{why}: whether daemons run there is unknown"),
-                hint.unwrap_or("mig-mps doctor checks directories and records"),
+                format!("{why}, so it is unknown whether daemons run there"),
+                hint.unwrap_or("run `mig-mps doctor` to check directories and records"),
             ));
         }
     }
@@ -198,9 +206,9 @@ pub(super) fn check_records_readable(node: &Node, run_dir: &RunDir) -> Result<()
         return Ok(());
     };
     Err(Problem::new(
-        format!("{problem}: who uses the device is unknown"),
-        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
-         with its clients",
+        format!("{problem}; it is unknown who uses the device"),
+        "run `mig-mps up` with its profile to take over a running daemon and write the record again, or `mig-mps down \
+         --force` to end the daemon and its clients",
     ))
 }
 
@@ -210,14 +218,14 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Proble
         return Ok(());
     }
     Err(Problem {
-        hint: Some(owner_hint("run it as its owner")),
+        hint: Some(owner_hint("run the command as its owner")),
         ..foreign_daemon(served)
     })
 }
 
 /// The remedy that `status` shows for a daemon that no session reaches.
 fn replacement_hint(served: &Served) -> String {
-    replace_remedy(served).replace('`', "")
+    replace_remedy(served)
 }
 
 /// The problem of a daemon that may have clients that nobody can see: it is not touched.
@@ -226,27 +234,26 @@ pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
     let (why, hint) = match &served.state {
         DaemonState::NotAsked(why) => (
             why.as_str(),
-            "see why it does not start, and run this again".to_owned(),
+            "find out why it does not start, then run this command again".to_owned(),
         ),
         DaemonState::Orphan => ("its pipe directory was removed", replacement_hint(served)),
         DaemonState::Busy => (
             "another control session is open",
-            "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
-             wait, or close it"
+            "wait until no other mig-mps waits for clients, and close any open session of nvidia-cuda-mps-control"
                 .to_owned(),
         ),
         DaemonState::Hung(_) if !served.clients.are_known() => (
-            "it hangs, and the driver hides its clients",
-            format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
+            "it is hung, and the driver hides its clients",
+            format!("run `mig-mps restart {name} --force` to end its server and all programs there"),
         ),
         DaemonState::NoAnswer(_) => ("it does not answer", replacement_hint(served)),
         DaemonState::Suspended => ("it is stopped by a signal", replacement_hint(served)),
         DaemonState::Hidden => (
             "it may not be asked",
-            owner_hint("run this as its owner"),
+            owner_hint("run this command as its owner"),
         ),
         _ => return None,
     };
-    let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
+    let what = format!("the daemon of device {name} cannot be asked for its clients: {why}");
     Some(Problem::new(what, hint))
 }

@@ -31,8 +31,8 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuids: &[String]) -> Result
             Some((device, gpu, place))
         });
         let Some((device, gpu, place)) = found else {
-            let what = format!("the device {uuid} is gone");
-            return Err(Problem::new(what, "mig-mps list shows the devices").into());
+            let what = format!("the device {uuid} no longer exists");
+            return Err(Problem::new(what, "run `mig-mps list` to see the devices").into());
         };
         if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
             return Err(existing_daemon_problem(node, &device.name, other).into());
@@ -73,18 +73,20 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuids: &[String]) -> Result
 fn existing_daemon_problem(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Problem {
     let pid = daemon.pid;
     let user = daemon.user.as_deref().unwrap_or("?");
-    let what = format!("{device} has an MPS daemon already: pid {pid} ({user})");
+    let what = format!("device {device} already has an MPS daemon: pid {pid} ({user})");
     let seen = node.unmanaged.iter().find(|seen| seen.pid == pid);
     let is_own = seen.is_some_and(|seen| seen.user == Some(caller()));
     let hint = if is_own && seen.is_some_and(|seen| seen.is_orphan) {
-        format!("its directory was removed, and no program can reach it; to end it: kill {pid}")
+        format!(
+            "run `kill {pid}` to end that daemon, whose directory was removed, so that no program can reach it"
+        )
     } else if is_own {
-        "programs of two daemons take turns on a device instead of sharing it: run both programs in one job, with Slurm in one \
-         job step, or wait until the programs of that daemon have ended"
+        "run both programs in one job (with Slurm in one job step), or wait until the programs of that daemon have \
+         exited; programs of two daemons are time-sliced on a device"
             .to_owned()
     } else {
-        "use another device, or wait until the programs of that daemon have ended; users share a device by a daemon that root \
-         starts with serve = \"all\""
+        "use another device, or wait until the programs of that daemon have exited; users can share a device if root \
+         starts its daemon with serve = \"all\""
             .to_owned()
     };
     Problem::new(what, hint)

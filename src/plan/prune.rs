@@ -30,8 +30,8 @@ impl Plan {
             if left_out.is_some_and(|left_out| left_out.has_gpu(gpu.index)) {
                 continue;
             }
-            let stop =
-                Action::Stop(Stop::from_served(served)).with_reason("in no block of the profile");
+            let stop = Action::Stop(Stop::from_served(served))
+                .with_reason("not in any block of the profile");
             self.gpu_plan_mut(node, &gpu.uuid).steps.push(stop);
         }
         self.complete(node, run_dir)
@@ -54,14 +54,15 @@ fn daemons_in_no_block<'a>(
 fn prune_remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
     let indices: BTreeSet<u32> = in_no_block.iter().map(|(gpu, _)| gpu.index).collect();
     let indices: Vec<u32> = indices.into_iter().collect();
-    let devices = format_count(in_no_block.len(), "device");
-    let (are, them) = match in_no_block.len() {
+    let devices = format_count(in_no_block.len(), "mig-mps device");
+    let them = match in_no_block.len() {
         0 => return None,
-        1 => ("is", "it"),
-        _ => ("are", "them"),
+        1 => "it",
+        _ => "them",
     };
+    let have = if indices.len() == 1 { "has" } else { "have" };
     Some(format!(
-        "{devices} of mig-mps on {} {are} in no block; up --prune stops {them}",
+        "this profile does not select {}, which still {have} {devices}; use up --prune to stop {them}",
         format_gpus(&indices)
     ))
 }

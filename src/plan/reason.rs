@@ -9,12 +9,12 @@ use crate::settings::Settings;
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
 const PLURAL_REASONS: [(&str, &str); 15] = [
-    ("mig-mps made it", "mig-mps made them"),
+    ("mig-mps created it", "mig-mps created them"),
     ("its instance is", "their instances are"),
     ("its device is", "their devices are"),
     (
-        "its daemon is gone already",
-        "their daemons are gone already",
+        "its daemon has already exited",
+        "their daemons have already exited",
     ),
     ("its daemon has died", "their daemons have died"),
     ("its daemon does not answer", "their daemons do not answer"),
@@ -23,8 +23,8 @@ const PLURAL_REASONS: [(&str, &str); 15] = [
     ("its pipe directory was", "their pipe directories were"),
     ("its record is missing or", "their records are missing or"),
     ("it keeps its GPU memory", "they keep their GPU memory"),
-    ("it hangs:", "they hang:"),
-    ("it has ended", "they have ended"),
+    ("it is hung:", "they are hung:"),
+    ("it has exited", "they have exited"),
     ("it was stopped", "they were stopped"),
     ("its GPU instance is", "their GPU instances are"),
 ];

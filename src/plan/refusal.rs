@@ -127,7 +127,7 @@ impl Misfit {
         if self.nearest.is_empty() {
             return None;
         }
-        Some(format!("{} would fit", self.nearest.join(", or ")))
+        Some(format!("request {} instead", self.nearest.join(", or ")))
     }
 }
 
@@ -162,7 +162,7 @@ impl Failure for Refusal {
             Self::Infeasible(misfit) => {
                 let hints: Vec<String> = std::iter::once(misfit.as_ref())
                     .chain(&misfit.others)
-                    .filter_map(|one| Some(format!("on GPU {}, {}", one.gpu, one.hint()?)))
+                    .filter_map(|one| Some(format!("{} (GPU {})", one.hint()?, one.gpu)))
                     .collect();
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
@@ -181,13 +181,14 @@ pub(super) fn not_a_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     if served.has_waiting_program(pid) {
         return Problem::new(
             format!(
-                "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
+                "pid {pid} is not a client of device {name} yet: it waits in cuInit until the programs of another \
+                 user have exited, and uses nothing on the GPU"
             ),
             end_process_hint(pid),
         )
         .into();
     }
-    let what = format!("pid {pid} is not a client of {name}");
+    let what = format!("pid {pid} is not a client of device {name}");
     Refusal::NotMeant(match other_role(node, pid) {
         Some((role, hint)) => Problem::new(format!("{what}: it {role}"), hint),
         None => Problem::new(what, clients_hint(served)),
@@ -200,11 +201,13 @@ fn clients_hint(served: &Served) -> String {
     let pids = clients.shown_pids();
     let unseen = clients.as_slice().len() - pids.len();
     match (unseen, pids.as_slice()) {
-        (0, []) => "it has no clients".to_owned(),
-        (0, pids) => format!("its clients are pid {}", pids.join(", ")),
+        (0, []) => format!(
+            "run `mig-mps status` to see the clients of each device; device {name} has none"
+        ),
+        (0, pids) => format!("choose a client of device {name}: pid {}", pids.join(", ")),
         (unseen, _) => format!(
-            "the daemon does not see the pids of {unseen} of its clients, in containers that number processes \
-             anew: end them there, or all clients with mig-mps restart {name} --force"
+            "end them in their containers, or all clients with `mig-mps restart {name} --force`; the daemon does not \
+             see the pids of {unseen} of its clients"
         ),
     }
 }
@@ -214,11 +217,11 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
     for served in node.served() {
         let name = &served.record.name;
         if served.clients.contains_pid(pid) {
-            let hint = format!("mig-mps kill {name} {pid}");
-            return Some((format!("is one of {name}"), hint));
+            let hint = format!("run `mig-mps kill {name} {pid}`");
+            return Some((format!("is a client of device {name}"), hint));
         }
         if served.has_waiting_program(pid) {
-            return Some((format!("waits for {name}"), end_process_hint(pid)));
+            return Some((format!("waits for device {name}"), end_process_hint(pid)));
         }
         let daemon = served.record.daemon;
         let program = if served.is_alive() && daemon.is_some_and(|daemon| daemon.pid == pid) {
@@ -228,8 +231,8 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         } else {
             continue;
         };
-        let hint = format!("mig-mps restart {name} ends both and starts others");
-        return Some((format!("is the {program} of {name}"), hint));
+        let hint = format!("run `mig-mps restart {name}` to replace the daemon and its servers");
+        return Some((format!("is the {program} of device {name}"), hint));
     }
     for device in &node.devices {
         let Some(processes) = &device.processes else {
@@ -244,13 +247,16 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         } else {
             continue;
         };
-        return Some((format!("computes on {name} {how}"), end_process_hint(pid)));
+        return Some((
+            format!("computes on device {name} {how}"),
+            end_process_hint(pid),
+        ));
     }
     None
 }
 
 fn end_process_hint(pid: Pid) -> String {
-    format!("end the process itself: kill {pid}")
+    format!("end the process itself with `kill {pid}`")
 }
 
 /// Refuses a driver that is too old for any change but the end of what runs.
@@ -261,7 +267,8 @@ pub(super) fn check_driver_version(node: &Node) -> Result<(), Refusal> {
     let (driver, first) = (&node.driver, ControlProgram::FIRST_SUPPORTED_BRANCH);
     let what =
         format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
-    let hint = "install a newer driver; mig-mps list, status and down work with this one";
+    let hint =
+        "install a newer driver; only `mig-mps list`, `status` and `down` work with this one";
     Err(Refusal::NotMeant(Problem::new(what, hint)))
 }
 
@@ -285,10 +292,10 @@ pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Pr
         return Ok(());
     };
     let what = format!(
-        "GPU {}: {named} may be in use by virtual machines, and would go with MIG mode",
+        "GPU {}: {named} may be in use by virtual machines, and would be destroyed with MIG mode",
         gpu.index
     );
-    let hint = "leave this GPU out of the profile, or have the administrator of the virtual machines destroy it";
+    let hint = "omit this GPU from the profile, or ask the administrator of the virtual machines to destroy it";
     Err(Problem::new(what, hint))
 }
 
@@ -374,7 +381,10 @@ pub(super) fn check_start(
         "{} cannot start at {at} on GPU {} ({})",
         offer.name, gpu.index, gpu.product
     );
-    let hint = format!("possible starts: {}", starts.collect::<Vec<_>>().join(", "));
+    let hint = format!(
+        "choose another start: {}",
+        starts.collect::<Vec<_>>().join(", ")
+    );
     let error = profile.error_at(part.span, message);
     Err(error.with_hint(hint))
 }
@@ -428,11 +438,10 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
         .iter()
         .any(|offer| offer.name.has_attribute("+me") || offer.name.has_attribute("+me.all"))
     {
-        "there are not enough memory slices or media engines: a GPU has one +me, and beside \
-         +me.all nothing but -me"
+        "there are not enough memory slices or media engines: a GPU has one +me, and next to +me.all only -me"
             .to_owned()
     } else {
-        "no arrangement of these placements exists".to_owned()
+        "these placements cannot be combined".to_owned()
     };
     misfit_refusal(
         wanted_gpu,
@@ -466,10 +475,10 @@ fn misfit_refusal(
         SliceMap::new(gpu.placement_units(), all)
     });
     Refusal::Infeasible(Box::new(Misfit {
-        profile: wanted_gpu.planner.profile.error_at(
-            wanted_gpu.block.span,
-            "this does not fit on a GPU it selects",
-        ),
+        profile: wanted_gpu
+            .planner
+            .profile
+            .error_at(wanted_gpu.block.span, "this does not fit on a selected GPU"),
         span: wanted_gpu.block.span,
         gpu: gpu.index,
         product: gpu.product.clone(),

@@ -7,7 +7,7 @@ use super::gpu_steps::Layout;
 use super::up::Planner;
 use super::{Action, DevicePlan, GpuPlan, Plan, Start, serve_setting};
 use crate::geometry::{Partition, Unused};
-use crate::host::{format_gpus, group_by};
+use crate::host::{format_gpus, group_by, name_devices};
 use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::settings::Serve;
@@ -85,9 +85,9 @@ impl Plan {
         let loose = loose.into_iter().map(|((limit, memory, is_joint), names)| {
             let have = if names.len() == 1 { "has" } else { "have" };
             let gpus = if is_joint { "GPUs with " } else { "" };
-            let names = names.join(", ");
+            let devices = name_devices(&names);
             format!(
-                "A pinned-memory-limit of {limit} limits nothing on {names}, which {have} {gpus}{memory} MiB of memory."
+                "a pinned-memory-limit of {limit} has no effect on {devices}, which {have} {gpus}{memory} MiB of memory"
             )
         });
         loose.collect()
@@ -116,11 +116,11 @@ impl Plan {
         };
         let excess = excess.into_iter().map(|((meant, most, is_whole), names)| {
             let is = if names.len() == 1 { "is" } else { "are" };
-            let names = names.join(", ");
+            let devices = name_devices(&names);
             let by = if is_whole { "" } else { ", by NVIDIA's MIG guide" };
             format!(
-                "{names} {is} meant for {meant} clients, and {most} are the most with {driver}{by}. Other programs get \
-                 CUDA error 46."
+                "{devices} {is} meant for {meant} clients, but {most} are the maximum with {driver}{by}; other programs \
+                 get CUDA error 46"
             )
         });
         excess.collect()
@@ -164,11 +164,10 @@ impl Plan {
             narrower.entry(users).or_default().push(&start.name);
         }
         narrower.into_iter().map(|(users, names)| {
-            let devices = if names.len() == 1 { "Device" } else { "Devices" };
+            let devices = name_devices(&names);
             format!(
-                "{devices} {} will serve only {users}. Programs of other users then run outside MPS, also in containers that \
-                 have the pipe directory.",
-                names.join(", ")
+                "{devices} will serve only {users}. Programs of other users then run outside MPS, also in containers that \
+                 have the pipe directory."
             )
         }).collect()
     }
@@ -205,14 +204,14 @@ pub(super) fn remarks_on_moved_names(planner: Planner<'_>, layouts: &[Layout<'_>
         let names: Vec<&str> = alike.iter().map(|(name, ..)| *name).collect();
         match names.as_slice() {
             [name] => {
-                format!("{name} was {was} and will be {will_be}. Check scripts that use this name.")
+                format!("{name} was {was} and will be {will_be}; check scripts that use this name")
             }
             [first, second, _, .., last] => format!(
-                "{first}, {second} … {last} were {was} and will be {will_be}. Check scripts that use these {} names.",
+                "{first}, {second} … {last} were {was} and will be {will_be}; check scripts that use these {} names",
                 names.len()
             ),
             names => format!(
-                "{} were {was} and will be {will_be}. Check scripts that use these names.",
+                "{} were {was} and will be {will_be}; check scripts that use these names",
                 names.join(" and ")
             ),
         }

@@ -30,7 +30,7 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
         .find_map(|name| node.served_named(name)?.closing());
     if let Some(closing) = closing {
         let what = format!("it is closed to new programs by {closing}");
-        let hint = "mig-mps up gives it a daemon again when its programs have exited";
+        let hint = "run `mig-mps up` to start a daemon again when its programs have exited";
         return Err(Problem::new(what, hint).into());
     }
     let runs = |name: &&String| node.served_named(name).is_some_and(Served::is_alive);
@@ -254,18 +254,18 @@ fn absent_device_problem(node: &Node, device: &Device, served: Option<&Served>) 
     let name = &device.name;
     match &device.presence {
         Presence::Unseen(unseen) => Problem::new(
-            format!("the device of {name} cannot be seen: {}", unseen.reason()),
+            format!("device {name} cannot be seen: {}", unseen.reason()),
             match unseen {
                 Unseen::Gpu { .. } => lost_gpu_hint(),
-                Unseen::Instances { .. } => "run it as root".to_owned(),
-                _ => "mig-mps doctor finds out why".to_owned(),
+                Unseen::Instances { .. } => "run the command as root".to_owned(),
+                _ => "run `mig-mps doctor` to find the cause".to_owned(),
             },
         ),
         Presence::There | Presence::MadeAgain | Presence::Gone => Problem::new(
-            format!("the device of {name} is gone: no daemon could serve it"),
+            format!("device {name} no longer exists"),
             match served {
-                Some(served) => restore_remedy(node, served).replace('`', ""),
-                None => format!("{} makes it again", node.up_command()),
+                Some(served) => restore_remedy(node, served),
+                None => format!("run `{}` to create it again", node.up_command()),
             },
         ),
     }
@@ -420,7 +420,7 @@ mod tests {
     fn what_has_no_place_or_is_somebody_elses_is_refused() {
         let mut node = node();
         node.devices[0].presence = Presence::Gone;
-        assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
+        assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 no longer exists"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
         assert!(refused(&node, "5").contains("no daemon of mig-mps"));

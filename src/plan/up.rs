@@ -269,7 +269,9 @@ impl<'a> Planner<'a> {
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
             let error = self.profile.error_at(block.span, why);
-            return Err(error.with_hint("give it more, or \"none\"").into());
+            return Err(error
+                .with_hint("raise the limit, or set it to \"none\"")
+                .into());
         }
         let uuid = if whole.is_joint {
             Some(key.joint_uuid())
@@ -308,7 +310,7 @@ impl<'a> Planner<'a> {
             let (message, hint) = match explain_no_mig(&gpu.product, &self.node.driver) {
                 Some(NoMig { cause, remedy }) => (
                     format!("the driver offers no MIG on {about}: {cause}"),
-                    format!("{}; or use mig = false for it", remedy.replace('`', "")),
+                    format!("{remedy}; or use mig = false for it"),
                 ),
                 None => (
                     format!("{about} has no MIG"),
@@ -323,7 +325,9 @@ impl<'a> Planner<'a> {
         if gpu.profiles.is_empty() {
             if gpu.in_mig_mode() {
                 let what = format!("GPU {}: the driver lists no profiles for it", gpu.index);
-                return Err(Problem::new(what, "see what nvidia-smi mig -lgip says").into());
+                return Err(
+                    Problem::new(what, "check the output of `nvidia-smi mig -lgip`").into(),
+                );
             }
             layout.plan.to_be_continued = true;
             return Ok(());
@@ -385,7 +389,7 @@ impl Planner<'_> {
         for (serve, span) in &self.profile.serves {
             if (*serve == Serve::Own) == (caller == Uid::ROOT) {
                 let message = format!("{who} cannot serve \"{serve}\"");
-                let mut hint = format!("for {who} it is {may}, or leave serve out");
+                let mut hint = format!("use {may}, or omit serve");
                 if caller != Uid::ROOT {
                     hint = format!("{}; {hint}", root_hint());
                 }
@@ -411,9 +415,8 @@ impl Planner<'_> {
             "\"{serve}\" is not possible here: driver {} has no multi-user server",
             self.node.driver
         );
-        let hint = format!(
-            "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
-        );
+        let hint =
+            format!("use \"one-at-a-time\" or \"user:NAME\", or install driver {since} or newer");
         Err(Problem::new(message, hint))
     }
 }

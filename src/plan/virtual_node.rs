@@ -50,7 +50,7 @@ impl FromStr for GpuArgument {
 fn suggest_form(text: &str) -> Option<String> {
     // A longer number is that of a model, such as 4090.
     if text == "all" || (text.len() < 4 && text.parse::<u32>().is_ok()) {
-        return Some("expected a model: without --gpu, the GPUs of this node are meant".to_owned());
+        return Some("expected a model; omit --gpu for the GPUs of this node".to_owned());
     }
     let is_model = |word: &str| catalog::find_model(word).is_ok();
     if text.contains(',') && text.split(',').all(is_model) {
@@ -359,9 +359,7 @@ fn check_models(profile: &Profile, empty: &EmptyNode) -> Result<(), Refusal> {
     };
     let message = format!("the profile is not for {}", other.key);
     let error = profile.error_at(*span, message);
-    Err(error
-        .with_hint("add it to models, or leave models out")
-        .into())
+    Err(error.with_hint("add it to models, or omit models").into())
 }
 
 /// Judges one block on one model, on as many GPUs as it names by index. Returns what becomes of one, and remarks on its
@@ -488,7 +486,7 @@ pub fn no_model_error(profile: &Profile, block: &Block, earlier: &[Block]) -> Pr
         .collect();
     let known = catalog::models().any(|model| may_reach(block, &[], model));
     if known && !earlier.is_empty() {
-        let message = "the blocks before this one take every model it could select";
+        let message = "the blocks before this one select every model it could";
         return profile.error_at(block.span, message);
     }
     if known && !profile.models.is_empty() {
@@ -497,11 +495,11 @@ pub fn no_model_error(profile: &Profile, block: &Block, earlier: &[Block]) -> Pr
     }
     if unknown.is_empty() {
         let error = profile.error_at(block.span, "this selects no model that has MIG");
-        return error.with_hint("mig-mps check --models lists their product names");
+        return error.with_hint("run `mig-mps check --models` to list their product names");
     }
     let message = "this selects only models of which too little is known";
     let hint = format!(
-        "on such a machine, mig-mps up --dry-run tells: {}",
+        "run `mig-mps up --dry-run` on such a machine: {}",
         unknown.join("; ")
     );
     profile.error_at(block.span, message).with_hint(hint)

@@ -194,7 +194,7 @@ impl SettingAssignment {
 /// The mistake of giving a setting by its name and by its short name.
 pub(super) fn two_names_problem(first: &str, second: &str) -> Problem {
     let what = format!("{first} and {second} are two names of one setting");
-    Problem::new(what, "leave one of them out")
+    Problem::new(what, "omit one of them")
 }
 
 impl FromStr for SettingAssignment {
@@ -204,7 +204,7 @@ impl FromStr for SettingAssignment {
         let (name, value) = text
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
-            .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
+            .ok_or_else(|| "a setting has the form KEY=VALUE".to_owned())?;
         let Some(key) = find_setting(name) else {
             let live = Self::live_keys();
             let near = setting_for_word(name).or_else(|| closest_match(name, live.iter().copied()));
@@ -218,8 +218,8 @@ impl FromStr for SettingAssignment {
         };
         if !key.is_live() {
             return Err(format!(
-                "{} cannot be changed while the daemon runs: write it into the profile and run up, which starts \
-                 the daemon again",
+                "{} cannot be changed while the daemon runs; change the profile and run up, which starts the daemon \
+                 again",
                 key.name
             ));
         }
@@ -243,8 +243,11 @@ mod tests {
     #[test]
     fn what_cannot_be_set_says_why() {
         for (text, why) in [
-            ("active-thread-percentage", "a setting is written KEY=VALUE"),
-            ("=25", "a setting is written KEY=VALUE"),
+            (
+                "active-thread-percentage",
+                "a setting has the form KEY=VALUE",
+            ),
+            ("=25", "a setting has the form KEY=VALUE"),
             (
                 "active-thread-percentage=0",
                 "active-thread-percentage must be from 0.1 to 100",

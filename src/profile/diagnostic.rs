@@ -81,7 +81,10 @@ impl Source {
             "off" | "no" | "false" => "false",
             _ => return self.error_at(span, message.replace('`', "\"")),
         };
-        let error = self.error_at(span, format!("{word} is no value: it is {meant} in TOML"));
+        let error = self.error_at(
+            span,
+            format!("{word} is not a value: it is {meant} in TOML"),
+        );
         error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
     }
 

@@ -37,7 +37,7 @@ impl Inherited {
         match (self.for_whole_gpu(), self.compute_mode) {
             (Some(_), Some(span)) => {
                 let message = "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process";
-                let hint = "write it into the mps of a [[gpu]] block with mig = false";
+                let hint = "move it to the mps of a [[gpu]] block with mig = false";
                 Err(check.note(check.error_at(span, message).with_hint(hint)))
             }
             (settings, _) => Ok(settings),
@@ -78,7 +78,7 @@ impl<'a> ProfileCheck<'a> {
                 value.span(),
                 "oversubscribe is for a device that has a share",
             );
-            let hint = "write share = N beside it, the number of clients";
+            let hint = "add share = N, the number of clients";
             self.note(error.with_hint(hint));
         }
     }
@@ -134,7 +134,7 @@ impl<'a> ProfileCheck<'a> {
                 Some(SERVE) => {
                     error.with_hint("write serve = \"user:NAME\" or serve = \"group:NAME\"")
                 }
-                Some(key) => error.with_hint(format!("{name} is called {key} here")),
+                Some(key) => error.with_hint(format!("write {key} instead of {name}")),
                 None => error,
             })
         })

@@ -46,9 +46,9 @@ pub(super) fn parse_file<T>(
         && let Some(span) = source.yaml_key()
     {
         let error = source.error_at(span, "this seems to be YAML, and must be TOML");
-        return Err(
-            error.with_hint("write KEY = VALUE; mig-mps import reads configurations of mig-parted")
-        );
+        return Err(error.with_hint(
+            "write KEY = VALUE, or convert a configuration of mig-parted with `mig-mps import`",
+        ));
     }
     let mistakes = wrong.iter().map(|error| {
         let span = error.span().map(Span::from).unwrap_or_default();
@@ -87,8 +87,8 @@ impl<'a> ProfileCheck<'a> {
             return Ok(Vec::new());
         };
         if models.is_empty() {
-            let hint = "leave it out for a profile that is for every model";
-            let error = self.error_at(span, "models = [] names no model");
+            let hint = "omit models in a profile for every model";
+            let error = self.error_at(span, "models = [] selects no model");
             return Err(self.note(error.with_hint(hint)));
         }
         Ok(models
@@ -117,9 +117,12 @@ impl<'a> ProfileCheck<'a> {
                 .select
                 .is_shadowed_by(blocks.iter().map(|earlier| &earlier.select))
             {
-                let message = "this block can never be reached: the blocks before it select every GPU it could";
+                let message =
+                    "this block can never be reached: the blocks before it select all its GPUs";
                 let error = self.error_at(block.span, message);
-                self.note(error.with_hint("the first block that selects a GPU wins"));
+                self.note(
+                    error.with_hint("move the block up; the first block that selects a GPU wins"),
+                );
             }
             blocks.push(block);
         }
@@ -164,7 +167,7 @@ impl<'a> ProfileCheck<'a> {
                 })
             }
             (false, Some(_), Some((_, span))) => {
-                let message = "a block with devices has no name of its own: name its devices";
+                let message = "a block with devices cannot have a name: add names to its devices";
                 return self.refuse(span, message);
             }
             (false, Some((devices, _)), None) => {
@@ -176,7 +179,7 @@ impl<'a> ProfileCheck<'a> {
                 Want::Parts(entries.into_iter().collect::<Result<_, _>>()?)
             }
             (false, None, _) => {
-                let error = self.error_at(span, "this block does not say what its GPUs become");
+                let error = self.error_at(span, "this block does not describe its devices");
                 let hint = "add devices = [ … ], or mig = false for the whole GPU";
                 return Err(self.note(error.with_hint(hint)));
             }
@@ -213,7 +216,7 @@ impl<'a> ProfileCheck<'a> {
         {
             let message = format!("{devices} devices would be named \"{name}\"");
             let error = self.error_at(*span, message);
-            self.note(error.with_hint("put {n} into the name"));
+            self.note(error.with_hint("add {n} to the name"));
         }
         let ((profile, span), at) = (profile?, device.at?.map(|(at, _)| at));
         let settings = settings?;
@@ -239,13 +242,13 @@ impl<'a> ProfileCheck<'a> {
             return Ok(false);
         };
         if !is_whole {
-            let message = "joint is for whole GPUs: CUDA gives a program one MIG device";
+            let message = "joint needs whole GPUs: CUDA gives a program only one MIG device";
             let error = self.error_at(span, message);
-            return Err(self.note(error.with_hint("write mig = false beside it")));
+            return Err(self.note(error.with_hint("add mig = false")));
         }
         if name == Some(&None) {
             let error = self.error_at(span, "a joint device needs a name");
-            return Err(self.note(error.with_hint("write one beside it: name = \"trainers\"")));
+            return Err(self.note(error.with_hint("add a name: name = \"trainers\"")));
         }
         Ok(true)
     }
@@ -268,7 +271,7 @@ impl<'a> ProfileCheck<'a> {
     fn check_instance_count(&self, count: KeyValue<u32>, is_pinned: bool) -> Result<u32, Noted> {
         let (message, span) = match count? {
             None => return Ok(1),
-            Some((0, span)) => ("count = 0 asks for nothing: leave the entry out", span),
+            Some((0, span)) => ("count = 0 requests nothing; remove the entry", span),
             Some((2.., span)) if is_pinned => (
                 "at pins one device: it cannot be there for a count above 1",
                 span,

@@ -162,14 +162,14 @@ impl ProfileCheck<'_> {
         let has_keys = index.is_some() || product.is_some() || uuid.is_some() || pci.is_some();
         match select.all? {
             Some((false, span)) => {
-                return self.refuse(span, "all = false selects nothing: leave it out");
+                return self.refuse(span, "all = false selects nothing; remove it");
             }
             Some((true, span)) if has_keys => {
-                let message = "all = true selects every GPU: leave it out, or the other keys";
+                let message = "all = true selects every GPU; remove it, or the other keys";
                 return self.refuse(span, message);
             }
             None if !has_keys => {
-                let form = "select needs one of index, product, uuid, pci and all, or several";
+                let form = "select needs at least one of index, product, uuid, pci and all";
                 return self.refuse(at, form);
             }
             Some((true, _)) | None => {}
@@ -203,7 +203,7 @@ impl ProfileCheck<'_> {
     fn check_product(&self, product: &str, span: Span) -> Result<Regex, Noted> {
         if product.is_empty() {
             let error = self.error_at(span, "an empty product name matches every GPU");
-            return Err(self.note(error.with_hint("write all = true for that")));
+            return Err(self.note(error.with_hint("use all = true for every GPU")));
         }
         if product.len() > MAX_PRODUCT_BYTES {
             let message = format!("a product is at most {MAX_PRODUCT_BYTES} bytes long");

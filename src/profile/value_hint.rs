@@ -102,7 +102,7 @@ pub(super) fn suggest_key<'k>(name: &str, known: &[&'k str]) -> Option<(String, 
     let (key, _) = OTHER_KEYS
         .iter()
         .find(|(key, words)| known.contains(key) && words.contains(&name))?;
-    Some((format!("{name} is called {key} here"), key))
+    Some((format!("write {key} instead of {name}"), key))
 }
 
 /// Returns the number of a string such as `50%`.

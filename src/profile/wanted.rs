@@ -160,7 +160,7 @@ impl WantedPrograms {
                     .iter()
                     .any(|(earlier, _)| earlier.name == program.name)
                 {
-                    let message = format!("\"{}\" is wanted twice", program.name);
+                    let message = format!("\"{}\" has two [[program]] entries", program.name);
                     return check.refuse(*span, message);
                 }
                 if let Sharing::With(names) = &program.sharing
@@ -169,7 +169,7 @@ impl WantedPrograms {
                         .find(|name| programs.iter().all(|(other, _)| other.name != **name))
                 {
                     let message = format!(
-                        "\"{}\" is to share devices with \"{name}\", which has no [[program]]",
+                        "\"{}\" should share devices with \"{name}\", which has no [[program]]",
                         program.name
                     );
                     return check.refuse(*span, message);
@@ -215,9 +215,11 @@ impl<'a> ProfileCheck<'a> {
             (Some((rate, _)), None) => Amount::Rate(rate),
             (None, Some(copies)) => Amount::Copies(copies),
             _ => {
-                let error =
-                    self.error_at(span, format!("\"{name}\" wants either a rate or copies"));
-                return Err(self.note(error.with_hint("write one: rate = 500, or copies = 4")));
+                let error = self.error_at(
+                    span,
+                    format!("program \"{name}\" needs either rate or copies"),
+                );
+                return Err(self.note(error.with_hint("add one: rate = 500, or copies = 4")));
             }
         };
         let program = WantedProgram {
@@ -253,8 +255,7 @@ impl<'a> ProfileCheck<'a> {
             None => Ok(false),
             Some((RUNS, _)) => Ok(true),
             Some((_, span)) => {
-                let message =
-                    format!("counts can only be \"{RUNS}\": leave it out for other figures");
+                let message = format!("counts can only be \"{RUNS}\"; remove it for other figures");
                 self.refuse(span, message)
             }
         });
@@ -279,10 +280,7 @@ impl<'a> ProfileCheck<'a> {
         if is_program_name(text) {
             return Ok(name);
         }
-        self.refuse(
-            span,
-            "a program needs a name, and one without control characters",
-        )
+        self.refuse(span, "a program needs a name without control characters")
     }
 
     fn check_memory(&self, size: KeyValue<&str>) -> Result<Option<u64>, Noted> {
@@ -298,7 +296,7 @@ impl<'a> ProfileCheck<'a> {
         match copies? {
             Some((0, span)) => self.refuse(span, "copies must be 1 or more"),
             Some((copies, span)) if copies > most => {
-                self.refuse(span, format!("a device takes {most} copies at most"))
+                self.refuse(span, format!("a device accepts at most {most} copies"))
             }
             copies => Ok(copies.map(|(copies, _)| copies)),
         }

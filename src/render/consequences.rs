@@ -96,9 +96,9 @@ pub fn render_waits(plan: &Plan, limit: Duration) -> String {
 
 /// Describes what `--no-new` means for the programs of others. On a node of Slurm, jobs are kept away first.
 pub fn render_no_new(has_slurmd: bool) -> String {
-    let mut text = "\nMeanwhile these devices are closed to new programs, one after the other. On a closed device, a new program gets \
-                    CUDA error 805, even if a running job starts it (a step, a worker, an evaluation), and so does a running \
-                    program that creates another CUDA context."
+    let mut text = "\nDuring this time, these devices are closed to new programs, one after the other. On a closed \
+     device, a new program gets CUDA error 805, even if a running job starts it (a step, a worker, an evaluation), \
+     and so does a running program that creates another CUDA context."
         .to_owned();
     if has_slurmd {
         text += "\nThis is a node of Slurm. To keep new jobs away, drain it first: \
@@ -120,7 +120,7 @@ fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
         let services = join_words(&services, "and");
         lines.push(if held.needs_reset {
             format!(
-                "This stops {services} while the MIG mode of {title} is switched, and starts {them} again."
+                "This stops {services} during the change of the MIG mode of {title}, and starts {them} again."
             )
         } else {
             let work = match held.work {
@@ -141,20 +141,21 @@ fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
             }
             (OnFailure::RollBack, Cost::Nothing) => "nothing else is done",
             (OnFailure::RollBack, _) => held.singular_or_plural(
-                "its daemons and instances are put back, and nothing else is done",
-                "their daemons and instances are put back, and nothing else is done",
+                "its daemons and instances are restored, and nothing else is done",
+                "their daemons and instances are restored, and nothing else is done",
             ),
         };
         let spared = if held.stay && held.cost == Cost::Clients && on_failure != OnFailure::GoOn {
             held.singular_or_plural(
-                " While it is held, --force ends no client on it.",
-                " While they are held, --force ends no client on them.",
+                " While it is kept open, --force ends no client on it.",
+                " While they are kept open, --force ends no client on them.",
             )
         } else {
             ""
         };
         lines.push(format!(
-            "{title} {} held open by {}. If the driver does not switch {} MIG mode meanwhile, {then}.{spared}\n  {}",
+            "{title} {} kept open by {}. If the driver does not switch {} MIG mode because of this, {then}.{spared}\n  \
+             {}",
             held.singular_or_plural("is", "are"),
             held.holder_names(),
             held.singular_or_plural("its", "their"),
@@ -163,7 +164,7 @@ fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
     }
     if held.holders.hidden > 0 {
         lines.push(format!(
-            "{title} may be held open by {} of other users, which only root can inspect",
+            "{title} may be kept open by {} of other users, which only root can inspect",
             format_count(held.holders.hidden, "program"),
         ));
     }
@@ -257,12 +258,13 @@ pub(super) fn render_kill(kill: &Kill) -> String {
     let _ = match kill.others {
         _ if kill.has_fault => writeln!(
             out,
-            "{} had a GPU fault: the affected clients' work has ended, and it serves again when all their processes have.",
+            "{} had a GPU fault: the work of the affected clients has ended, and it accepts programs again when all \
+             their processes have exited.",
             kill.name
         ),
         0 => Ok(()),
-        1 => writeln!(out, "1 other client goes on."),
-        others => writeln!(out, "{others} other clients go on."),
+        1 => writeln!(out, "1 other client continues."),
+        others => writeln!(out, "{others} other clients continue."),
     };
     wrap_lines(&out, output_width()) + "\n"
 }
@@ -300,7 +302,7 @@ pub fn render_unmanaged(plan: &Plan) -> String {
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
         let serves = format!(
-            "Unmanaged daemon {}{} serves {} too",
+            "Unmanaged daemon {}{} also serves {}",
             daemon.pid,
             user.unwrap_or_default(),
             shorten_list(&names),
@@ -325,7 +327,7 @@ pub fn render_unmanaged(plan: &Plan) -> String {
         }
     }
     if !out.is_empty() {
-        out.push_str("Two daemons on a device share it without knowing of each other.\n");
+        out.push_str("Two daemons on a device share it independently of each other.\n");
     }
     out
 }

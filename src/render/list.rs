@@ -207,7 +207,7 @@ fn render_without_compute(node: &Node, gpu: &Gpu) -> String {
         let _ = if node.belongs_to_virtual_machine(gpu, instance) {
             writeln!(
                 lines,
-                "{name} is a virtual machine's: mig-mps leaves it alone"
+                "{name} belongs to a virtual machine, so mig-mps does not change it"
             )
         } else {
             writeln!(

@@ -20,8 +20,8 @@ pub use format::{format_time_taken, wrap_behind};
 pub use json::print_json;
 pub use output::{
     finish_printing, is_quiet, is_watched, note, output_width, print, print_error, print_lines,
-    print_paged, print_styled_note, print_styled_note_always, set_quiet, start_tracing,
-    terminal_width,
+    print_paged, print_styled_note, print_styled_note_always, report, set_quiet, start_tracing,
+    terminal_width, warn,
 };
 pub use progress::{ProgressForm, start_progress};
 pub use question::{Consent, Question, ask_question, ask_yes_no, can_ask, obtain_consent};

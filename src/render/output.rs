@@ -5,8 +5,9 @@
 //! | `print` | output | no | no | no |
 //! | `print_lines` | output | yes | no | no |
 //! | `print_paged` | output, on a terminal in a pager | no | no | no |
-//! | `note` | error | yes | yes | yes |
-//! | `note_always` | error | yes | yes | no |
+//! | `report` | error | yes | yes | yes |
+//! | `report_always` | error | yes | yes | no |
+//! | `note`, `warn` | error | yes | yes | yes |
 //! | `print_error` | error | yes | yes | no |
 //! | `print_styled_note` | error | yes | no | yes |
 //! | `print_styled_note_always` | error | yes | no | no |
@@ -53,16 +54,28 @@ pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints a message to standard error, wrapped and escaped; nothing with `-q`.
-pub fn note(text: &str) {
+/// Prints the progress or the result of a command to standard error, wrapped and escaped; nothing with `-q`.
+pub fn report(text: &str) {
     if !is_quiet() {
-        note_always(text);
+        report_always(text);
     }
 }
 
 /// Prints a message to standard error, wrapped and escaped, also with `-q`.
-pub(super) fn note_always(text: &str) {
+pub(super) fn report_always(text: &str) {
     print_styled_note_always(&escape_lines(text));
+}
+
+/// Prints a note to standard error, wrapped and escaped; nothing with `-q`. One sentence has no full stop.
+pub fn note(text: &str) {
+    let head = style("note").bold().for_stderr();
+    print_styled_note(&format!("{head}: {}", escape_lines(text)));
+}
+
+/// Prints a warning to standard error, wrapped and escaped; nothing with `-q`. One sentence has no full stop.
+pub fn warn(text: &str) {
+    let head = style("warning").yellow().bold().for_stderr();
+    print_styled_note(&format!("{head}: {}", escape_lines(text)));
 }
 
 /// Wraps lines between words if standard error is a terminal.

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::format::{escape_text, format_time_taken};
-use super::output::{is_dumb, is_watched, note};
+use super::output::{is_dumb, is_watched, report};
 use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
 
@@ -185,7 +185,7 @@ impl Progress for PlanProgress {
         });
         if is_new == Some(true) && self.is_plain {
             let (gpu, action) = (step.gpu.name(), step.action());
-            note(&format!("{gpu}: {action}: waiting for {others}"));
+            report(&format!("{gpu}: {action}: waiting for {others}"));
         }
     }
 
@@ -200,7 +200,7 @@ impl Progress for PlanProgress {
         if self.is_plain {
             let (gpu, action) = (step.gpu.name(), step.action());
             let took = ended.map_or(Duration::ZERO, |running| running.begun.elapsed());
-            note(&format!("{gpu}: {action} ({})", format_time_taken(took)));
+            report(&format!("{gpu}: {action} ({})", format_time_taken(took)));
         }
         let Some(bar) = self.gpus.get(&step.gpu.uuid) else {
             return;
@@ -213,15 +213,15 @@ impl Progress for PlanProgress {
 
     fn undoes(&self, gpu: &GpuPlan) {
         if self.is_plain {
-            note(&format!("{}: undoing what was done", gpu.name()));
+            report(&format!("{}: undoing the changes", gpu.name()));
         }
         if let Some(bar) = self.gpus.get(&gpu.uuid) {
-            bar.abandon_with_message("undoing what was done");
+            bar.abandon_with_message("undoing the changes");
         }
     }
 
     fn note(&self, what: &str) {
-        self.drawn.suspend(|| note(what));
+        self.drawn.suspend(|| report(what));
     }
 }
 

@@ -8,7 +8,7 @@ use dialoguer::theme::{SimpleTheme, Theme};
 
 use super::consequences;
 use super::format::{indent_lines, wrap_text};
-use super::output::{is_watched, note_always, print_styled_note_always};
+use super::output::{is_watched, print_styled_note_always, report_always};
 use crate::apply::Allowed;
 use crate::failure::{ExitStatus, Failure};
 use crate::host::FileError;
@@ -56,7 +56,7 @@ pub fn ask_question<T>(
                     .lines()
                     .flat_map(|line| wrap_text(line, PROMPT_WIDTH))
                     .collect();
-                note_always(&lines.join("\n"));
+                report_always(&lines.join("\n"));
             }
         }
     }
@@ -136,14 +136,14 @@ pub fn obtain_consent(
         });
     }
     if !waits.is_empty() {
-        note_always(waits);
+        report_always(waits);
     }
     let unmanaged = plan.unmanaged_instances();
     if !unmanaged.is_empty() {
         let named = unmanaged.join("\n  ");
-        note_always(&format!("Not known to be made by mig-mps:\n  {named}"));
+        report_always(&format!("Not known to be created by mig-mps:\n  {named}"));
     }
-    note_always(&format!("This will {disrupts}."));
+    report_always(&format!("This will {disrupts}."));
     let answer = ask_yes_no("Go on?").map_err(|error| NoConsent::Failed(error.into()))?;
     Ok(answer == Some(true))
 }
@@ -152,10 +152,10 @@ pub fn obtain_consent(
 #[derive(Debug, thiserror::Error)]
 pub enum NoConsent {
     /// There is no terminal, and no `--yes`.
-    #[error("this would {0}, and there is no terminal to ask on")]
+    #[error("confirmation required: this would {0}")]
     NobodyToAsk(String),
     /// There is no terminal, and the user agreed to a plan that disrupts less.
-    #[error("the node has changed, and this would now {0}: nothing was changed")]
+    #[error("the node has changed, and this would now {0}; nothing was changed")]
     Outgrown(String),
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]
@@ -169,10 +169,8 @@ impl Failure for NoConsent {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NobodyToAsk(_) | Self::Failed(_) => "agree beforehand with --yes",
-            Self::Outgrown(_) => {
-                "run the command again, first with --dry-run, which shows the plan"
-            }
+            Self::NobodyToAsk(_) | Self::Failed(_) => "pass --yes to confirm",
+            Self::Outgrown(_) => "run the command again, first with --dry-run to see the plan",
         };
         Some(hint.to_owned())
     }

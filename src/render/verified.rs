@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::format::format_count;
 use super::json::{Message, VERSION, Version};
-use super::output::{note, print_error, print_lines};
+use super::output::{note, print_error, print_lines, report};
 use crate::client::{NotReady, Verified};
 use crate::failure::Failure;
 use crate::host::user_name;
@@ -38,7 +38,7 @@ pub fn print_total(all: &[Verified]) {
         .filter_map(|one| one.result.as_ref().err())
         .partition(|error| error.is_unchecked());
     let devices = format_count(all.len(), "device");
-    note(&match (failed.len(), unchecked.len()) {
+    report(&match (failed.len(), unchecked.len()) {
         (0, 0) => format!("{devices} verified"),
         (0, unchecked) => format!("{} of {devices} verified", all.len() - unchecked),
         (failed, 0) => format!("{failed} of {devices} failed"),

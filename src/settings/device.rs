@@ -328,7 +328,8 @@ impl Serve {
     pub fn limits_of_pods(&self) -> Option<String> {
         match self {
             Self::User(name) => Some(format!(
-                "pods need runAsUser with the uid of {name}; a pod of uid 0 becomes a client as well, and {name}'s programs then wait"
+                "pods need runAsUser with the uid of {name}; a pod of uid 0 also becomes a client, and the programs \
+                 of {name} then wait"
             )),
             Self::OneAtATime => Some(
                 "a second user's pod waits until the programs of the first user's pods have exited; serve = \"all\" lets users share"

@@ -137,11 +137,14 @@ impl FromStr for MemoryLimit {
             "" if !number.is_empty() => return Err(missing_unit(number)),
             "mb" | "gb" | "tb" => {
                 let unit = unit[..1].to_uppercase();
-                return Err(format!("its unit is M (MiB) or G (GiB): {number}{unit}?"));
+                return Err(format!(
+                    "its unit is M (MiB) or G (GiB), as in {number}{unit}"
+                ));
             }
             _ => {
                 return Err(
-                    "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB".to_owned(),
+                    "expected a size with the unit M (MiB) or G (GiB), such as 512M, 1.5G or 20GiB"
+                        .to_owned(),
                 );
             }
         };
@@ -165,7 +168,7 @@ impl FromStr for MemoryLimit {
             return Err(not_whole(text));
         }
         match (whole << shift) + scaled / scale {
-            0 => Err("a limit of nothing leaves clients no memory at all".to_owned()),
+            0 => Err("a limit of 0 leaves clients no memory".to_owned()),
             mebibytes if mebibytes > MAX_MEBIBYTES => Err(too_large()),
             mebibytes => Ok(Self { mebibytes }),
         }
@@ -175,7 +178,7 @@ impl FromStr for MemoryLimit {
 /// The error of a number alone: NVML's are bytes, Slurm's and those of nvidia-smi are MiB.
 fn missing_unit(number: &str) -> String {
     match number.parse::<u64>() {
-        Ok(0) => "\"none\" removes the limit".to_owned(),
+        Ok(0) => "use \"none\" to remove the limit".to_owned(),
         Ok(bytes) if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
             format!("it has no unit: {}M, if these are bytes?", bytes >> 20)
         }
@@ -189,11 +192,14 @@ fn parse_digits(digits: &str) -> Option<u64> {
 }
 
 fn too_large() -> String {
-    format!("it is more than any device has ({}G)", MAX_MEBIBYTES >> 10)
+    format!(
+        "it is more than the memory of any device ({}G)",
+        MAX_MEBIBYTES >> 10
+    )
 }
 
 fn not_whole(text: &str) -> String {
-    format!("{text} is not a whole number of MiB, which is what MPS takes")
+    format!("{text} is not a whole number of MiB, which MPS requires")
 }
 
 serde_as_text!(MemoryLimit);
@@ -264,9 +270,9 @@ mod tests {
             ("100", "it has no unit: 100M or 100G?"),
             (
                 "512K",
-                "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB",
+                "expected a size with the unit M (MiB) or G (GiB), such as 512M, 1.5G or 20GiB",
             ),
-            ("0", "\"none\" removes the limit"),
+            ("0", "use \"none\" to remove the limit"),
             ("1572864", "it has no unit: 1572864M or 1572864G?"),
             ("21474836480", "it has no unit: 20480M, if these are bytes?"),
             (
@@ -279,28 +285,28 @@ mod tests {
             ("2GB", "its unit is M (MiB) or G (GiB): 2G?"),
             (
                 "0.1G",
-                "0.1G is not a whole number of MiB, which is what MPS takes",
+                "0.1G is not a whole number of MiB, which MPS requires",
             ),
             (
                 "0.00000000001G",
-                "0.00000000001G is not a whole number of MiB, which is what MPS takes",
+                "0.00000000001G is not a whole number of MiB, which MPS requires",
             ),
-            ("0G", "a limit of nothing leaves clients no memory at all"),
-            ("9999G", "it is more than any device has (1024G)"),
+            ("0G", "a limit of 0 leaves clients no memory"),
+            ("9999G", "it is more than the memory of any device (1024G)"),
             (
                 "99999999999999999999G",
-                "it is more than any device has (1024G)",
+                "it is more than the memory of any device (1024G)",
             ),
             ("1.G", "1. is not a number"),
             (".5G", ".5 is not a number"),
             ("1.2.3G", "1.2.3 is not a number"),
             (
                 "-1G",
-                "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB",
+                "expected a size with the unit M (MiB) or G (GiB), such as 512M, 1.5G or 20GiB",
             ),
             (
                 "",
-                "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB",
+                "expected a size with the unit M (MiB) or G (GiB), such as 512M, 1.5G or 20GiB",
             ),
         ] {
             assert_eq!(text.parse::<MemoryLimit>(), Err(why.to_owned()), "{text}");

@@ -251,7 +251,7 @@ pub(super) fn describe_share(settings: &Settings) -> Option<String> {
         None if share.memory_is_given => {
             let _ = write!(words, " ({PINNED_MEMORY_LIMIT} = none)");
         }
-        None => words.push_str(", and no memory limit: the size of the memory is not known"),
+        None => words.push_str(", and no memory limit, because the size of the memory is unknown"),
     }
     if let (Some(each), Some(sms)) = (each, sms) {
         if !share.threads_are_given {
@@ -265,7 +265,7 @@ pub(super) fn describe_share(settings: &Settings) -> Option<String> {
         if let Some(limit) = limit.filter(|limit| limit.bytes() >> 20 < context_memory_mib(each)) {
             let _ = write!(
                 words,
-                "; {limit} may be too little for any program: its context takes about {} MiB",
+                "; {limit} may be too small for any program, because its context uses about {} MiB",
                 context_memory_mib(each)
             );
         }
@@ -297,8 +297,8 @@ fn describe_remainder(
         .map_or_else(String::new, |other| format!(" (share = {other} uses all)"));
     match sms.all - given_out {
         0 => String::new(),
-        1 => format!("; 1 SM is in no share{uses_all}"),
-        rest => format!("; {rest} SMs are in no share{uses_all}"),
+        1 => format!("; 1 SM remains unused{uses_all}"),
+        rest => format!("; {rest} SMs remain unused{uses_all}"),
     }
 }
 
@@ -367,7 +367,7 @@ mod tests {
             (
                 A100,
                 &[("share", "20")][..],
-                "4 of 108 SMs and 3.9 GiB each; 28 SMs are in no share (share = 18 uses all)",
+                "4 of 108 SMs and 3.9 GiB each; 28 SMs remain unused (share = 18 uses all)",
             ),
             (A100, &[("share", "18")], "6 of 108 SMs and 4.4 GiB each"),
             (A100, &[("share", "1")], "all 108 SMs and 79.2 GiB each"),
@@ -410,7 +410,7 @@ mod tests {
             (
                 H100,
                 &[("share", "8")],
-                "16 of 132 SMs and 9.9 GiB each; 4 SMs are in no share (share = 6 uses all)",
+                "16 of 132 SMs and 9.9 GiB each; 4 SMs remain unused (share = 6 uses all)",
             ),
             (SLICE, &[("share", "7")], "2 of 14 SMs and 11.3 GiB each"),
             (
@@ -428,11 +428,9 @@ mod tests {
     fn too_little_memory_for_a_context_is_said() {
         let settings = shared(SLICE, 4864, &[("share", "200")]);
         assert_eq!(settings.pinned_memory_limit, "19M".parse().ok());
-        assert!(
-            describe_share(&settings).unwrap().ends_with(
-                "; 19M may be too little for any program: its context takes about 36 MiB"
-            )
-        );
+        assert!(describe_share(&settings).unwrap().ends_with(
+            "; 19M may be too small for any program, because its context uses about 36 MiB"
+        ));
     }
 
     #[test]
@@ -444,7 +442,7 @@ mod tests {
         assert_eq!(settings.pinned_memory_limit, None);
         assert_eq!(
             describe_share(&settings).unwrap(),
-            "33.3 % of the SMs each, and no memory limit: the size of the memory is not known"
+            "33.3 % of the SMs each, and no memory limit, because the size of the memory is unknown"
         );
     }
 

@@ -76,14 +76,14 @@ impl Failure for NoneFree {
     fn hint(&self) -> Option<String> {
         match self.reasons.as_slice() {
             [only] => only.hint(),
-            _ if self.is_temporary() => Some("wait for one with --wait 5m".to_owned()),
+            _ if self.is_temporary() => Some("use --wait 5m to wait for a device".to_owned()),
             [] if self.is_without_daemons => Some(no_daemon_hint()),
             [] if !self.unnamed_joint.is_empty() => {
                 let name = &self.unnamed_joint[0];
-                Some(format!("name it: mig-mps run --any {name} -- PROGRAM"))
+                Some(format!("select it: `mig-mps run --any {name} -- PROGRAM`"))
             }
-            [] => Some("mig-mps status shows the devices".to_owned()),
-            _ => Some("mig-mps status shows the state of each device".to_owned()),
+            [] => Some("run `mig-mps status` to see the devices".to_owned()),
+            _ => Some("run `mig-mps status` to see the state of each device".to_owned()),
         }
     }
 }
@@ -101,7 +101,7 @@ impl NoneFree {
         let mut lines = vec![match self.reasons.len() {
             0 => return self.text_without_reasons(),
             1 => return self.reasons[0].to_string(),
-            count => format!("none of {count} devices takes a program now:"),
+            count => format!("none of {count} devices accepts a program now:"),
         }];
         for reason in self.reasons.iter().take(MAX_REASONS) {
             lines.push(format!("  {reason}"));
@@ -118,7 +118,7 @@ impl NoneFree {
             [only] => format!("the joint device {only}"),
             several => format!("one of the joint devices {}", join_words(several, "and")),
         };
-        format!("no device on a single GPU matches; {devices} must be named")
+        format!("no device on a single GPU matches; select {devices} by name")
     }
 }
 
@@ -195,7 +195,7 @@ impl WantedDevices {
         if free >= least {
             return Ok(());
         }
-        let mut name = served.record.name.clone();
+        let mut name = format!("device {}", served.record.name);
         if device.key.is_joint() {
             name = format!("a GPU of {name}");
         }
@@ -369,9 +369,11 @@ pub enum NoRank {
     NotSet,
     #[error("{name} is \"{value}\", which is not a number")]
     NotANumber { name: &'static str, value: String },
-    #[error("--map block needs the number of ranks on this node, which the launcher does not tell")]
+    #[error(
+        "--map block needs the number of ranks on this node, which the launcher does not provide"
+    )]
     NoSize,
-    #[error("there is no device for rank {rank}: {}", none_of(*all))]
+    #[error("no device for rank {rank}: {}", none_of(*all))]
     NoDevice { rank: usize, all: usize },
 }
 
@@ -383,14 +385,14 @@ impl Failure for NoRank {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NotSet => {
-                "start it with mpirun, srun or torchrun, or use --any in place of --by-rank"
+                "start the program with mpirun, srun or torchrun, or use --any instead of --by-rank"
             }
             Self::NotANumber { .. } => {
-                "the launcher sets it: start the program with mpirun, srun or torchrun"
+                "start the program with mpirun, srun or torchrun, which sets it"
             }
             Self::NoSize => "use --map cycle",
             Self::NoDevice { all: 0, .. } => return Some(no_daemon_hint()),
-            Self::NoDevice { .. } => "mig-mps status shows the devices and the users they serve",
+            Self::NoDevice { .. } => "run `mig-mps status` to see the devices and their users",
         };
         Some(hint.to_owned())
     }
@@ -399,8 +401,8 @@ impl Failure for NoRank {
 fn none_of(all: usize) -> String {
     match all {
         0 => "no device on this node has a daemon".to_owned(),
-        1 => "the one here is not as asked for, or not for this user".to_owned(),
-        _ => format!("none of the {all} here is as asked for and for this user"),
+        1 => "the only device does not match the options or does not serve this user".to_owned(),
+        _ => format!("none of the {all} devices matches the options and serves this user"),
     }
 }
 

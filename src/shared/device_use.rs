@@ -51,7 +51,7 @@ impl DeviceUse {
 
 /// A program that was to be an MPS client computes outside MPS.
 #[derive(Debug, Error)]
-#[error("pid {pid} ({command}) used {name} outside MPS, and {ended}")]
+#[error("pid {pid} ({command}) used device {name} outside MPS, and {ended}")]
 pub struct LeftMps {
     pid: Pid,
     command: String,

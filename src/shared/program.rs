@@ -49,9 +49,11 @@ pub fn start_error(command: &Command, error: impl Into<FileError>) -> CommandErr
         ExitStatus::NotFound if path.components().count() > 1 => {
             "check the path, and the interpreter in the first line of a script".to_owned()
         }
-        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
-        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
-        _ => format!("chmod +x {shown}, if it is a program"),
+        ExitStatus::NotFound => {
+            "install the program, or give its path; it is not in PATH".to_owned()
+        }
+        _ if path.is_dir() => "give the path of a program in this directory".to_owned(),
+        _ => format!("run `chmod +x {shown}` if it is a program"),
     };
     CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
 }

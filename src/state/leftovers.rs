@@ -59,12 +59,12 @@ impl RunDir {
             let new = format!("{name}.unreadable");
             directory.rename(name, &directory, &new)?;
             let lost = if name == NODE {
-                "mig-mps has forgotten which instances it made"
+                "mig-mps no longer knows which instances it created"
             } else {
-                "make sure that the monitoring services it lists are running"
+                "make sure that the monitoring services that it listed are running"
             };
             let path = self.path().join(new);
-            said.push(format!("{error}. It is now {}: {lost}.", path.display()));
+            said.push(format!("{error}; it is now {}; {lost}", path.display()));
         }
         Ok(said)
     }
@@ -255,7 +255,7 @@ impl Misplaced {
     fn new_removable(directory: &Directory, name: &OsStr) -> Self {
         let path = directory.path().join(name);
         Self {
-            why: format!("{}: it holds nothing but directories", path.display()),
+            why: format!("{}: it contains only directories", path.display()),
             path,
             is_removed: true,
         }

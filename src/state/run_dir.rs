@@ -477,14 +477,14 @@ pub(super) fn load_json<T: DeserializeOwned>(
         && version > FORMAT_VERSION
     {
         let why = format!(
-            "a newer mig-mps wrote it (format {version}; this program reads up to {FORMAT_VERSION})"
+            "a newer mig-mps wrote it (format {version}; this version reads up to {FORMAT_VERSION})"
         );
         let error = FileError::new(io::ErrorKind::Unsupported, why);
         return Err(error.at(&path));
     }
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        let why = format!("line {line}, column {column}: not what mig-mps writes there");
+        let why = format!("line {line}, column {column}: unexpected content");
         FileError::new(io::ErrorKind::InvalidData, why).at(&path)
     })
 }

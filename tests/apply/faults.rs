@@ -170,7 +170,10 @@ impl Trial {
             let known = self.before.union(&self.wanted);
             let mut known = known.filter(|thing| {
                 let bare = thing.split(" [").next().unwrap();
+                let kept = bare.replace("MIG mode on", "MIG mode is still on, ");
                 item.starts_with(&format!("{bare}: "))
+                    || item.starts_with(&format!("{bare}\n"))
+                    || (kept != bare && item.starts_with(&kept))
             });
             known
                 .next()

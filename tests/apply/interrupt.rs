@@ -35,7 +35,7 @@ fn a_change_is_undone_and_the_undoing_goes_on() {
     drop(starts);
     let said = child.end().ended(130).stdout;
     assert_contains(&said, "\ninterrupted\n");
-    assert_contains(&said, "what had been done before was undone");
+    assert_contains(&said, "earlier changes were undone");
     assert_eq!(testbed.things(), before, "{said}");
     assert_eq!(testbed.ledger(), ours, "{said}");
     testbed.is_tidy();
@@ -54,7 +54,7 @@ fn up_is_undone_by_sigterm_and_sighup_too() {
         up.await_text("interrupted: stopping at the next safe point");
         drop(creates);
         let said = up.end().ended(130).stdout;
-        assert_contains(&said, "what had been done before was undone");
+        assert_contains(&said, "earlier changes were undone");
         assert_eq!(sim.happened("nvmlGpuInstanceDestroy"), 2, "{said}");
         assert_eq!(sim.run_dir(), ["lock", "node.json"], "{said}");
         sim.up(SMALL, &[]).ended(0);
@@ -89,9 +89,9 @@ fn units_are_started_again() {
         1,
         "the mode was on already"
     );
-    let begin = "An earlier run was interrupted: ";
+    let begin = "note: an earlier run was interrupted: ";
     assert!(ran.stderr.starts_with(begin), "{}", ran.stderr);
-    assert_contains(&ran.stderr, "Continuing from the present state.");
+    assert_contains(&ran.stderr, "continuing from the present state");
     testbed.is_tidy();
 }
 
@@ -108,7 +108,7 @@ fn a_unit_that_a_killed_run_had_stopped_is_started_by_the_next() {
     assert_eq!(testbed.hand.observe().interrupted.len(), 1);
     let ran = testbed.sim.run(&["down"]).ended(0);
     assert_eq!(testbed.sim.happened("systemctl start"), 1);
-    assert_contains(&ran.stderr, "It had stopped nvidia-dcgm.service.");
+    assert_contains(&ran.stderr, "it had stopped nvidia-dcgm.service");
     testbed.is_tidy();
 }
 
@@ -127,7 +127,7 @@ fn what_a_killed_run_took_away_is_said() {
     let line = ran.stderr.lines().next().unwrap();
     assert!(
         line.ends_with(
-            "It had destroyed GPU 0 3g.40gb at slices 0-3. Continuing from the present state."
+            "it had destroyed GPU 0 3g.40gb at slices 0-3; continuing from the present state"
         ),
         "{line}"
     );

@@ -91,7 +91,7 @@ fn with_held_gpu(testbed: &Testbed, gpu: usize, after: &Layout) -> String {
     let error = testbed.hand.bring_to(after).unwrap_err();
     assert!(error.is_busy(), "{error}");
     let text = error.to_string();
-    assert_contains(&text, &format!("held by pid {} (", holder.pid()));
+    assert_contains(&text, &format!("kept open by pid {} (", holder.pid()));
     holder.finish();
     text
 }

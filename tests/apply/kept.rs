@@ -83,7 +83,7 @@ fn a_process_that_keeps_an_instance_in_use_is_named() {
     let error = testbed.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
-    assert_contains(&text, &format!("held by pid {} (", app.pid()));
+    assert_contains(&text, &format!("kept open by pid {} (", app.pid()));
     assert_contains(&text, "cuda-app hold");
     // The daemon that was ended for it serves again.
     assert_eq!(testbed.things(), before, "{text}");
@@ -138,7 +138,7 @@ fn a_purge_ends_in_time_and_goes_on_the_next_time() {
     );
     testbed.hand.environment.purge_limit = Duration::ZERO;
     let error = purge(&testbed.hand).unwrap_err().to_string();
-    assert_contains(&error, "there is more in it than can be removed in time");
+    assert_contains(&error, "it has too many files to remove in time");
     assert!(log.exists());
     testbed.hand.environment.purge_limit = Duration::from_secs(30);
     purge(&testbed.hand).unwrap();

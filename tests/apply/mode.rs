@@ -59,11 +59,14 @@ fn a_busy_gpu_keeps_its_mode_and_the_holder_is_named() {
     let holder = testbed.sim.node.holder(&[0]);
     let error = refused(&testbed, Allowed::default());
     let text = error.to_string();
-    let named = format!("held by pid {} (", holder.pid());
+    let named = format!("kept open by pid {} (", holder.pid());
     assert_contains(&text, &named);
     assert_contains(&text, ", session-1.scope)");
     assert!(error.is_busy() && !error.is_pending(), "{error:?}");
-    assert_eq!(error.hints(), ["end them, and run this again"]);
+    assert_eq!(
+        error.hints(),
+        ["end these processes, then run the command again"]
+    );
     assert_eq!(mode(&testbed), (false, false), "nothing waits for a reset");
     // Not even where units may be stopped: it is none.
     let error = refused(&testbed, STOP);
@@ -83,7 +86,7 @@ fn monitoring_units_are_stopped_only_where_allowed_and_started_again() {
     for unit in MONITORS {
         assert_contains(&error.to_string(), &format!(", {unit})"));
     }
-    let hint = "--stop-holders stops them for the change, and starts them again";
+    let hint = "use --stop-holders to stop these services during the change";
     assert_eq!(error.hints(), [hint]);
     assert_eq!(testbed.sim.happened("systemctl stop"), 0);
     testbed.hand.bring_with(ONE, STOP).unwrap();
@@ -111,7 +114,7 @@ fn a_unit_is_started_again_after_a_failure() {
     let stands = &error.rolled_back.stands;
     assert!(
         matches!(stands.as_slice(), [one] if one.ends_with(
-            "MIG mode on: it is left on: to switch it off again, this GPU needs a reset"
+            "MIG mode is still on, because turning it off requires a GPU reset"
         )),
         "{error}"
     );
@@ -127,7 +130,7 @@ fn a_unit_that_does_not_start_again_is_said_and_started_by_the_next_run() {
     assert!(
         error
             .to_string()
-            .starts_with("starting nvidia-dcgm.service again: "),
+            .starts_with("cannot start nvidia-dcgm.service again\n"),
         "{error}"
     );
     assert!(!is_up(&testbed, DCGM));
@@ -168,7 +171,7 @@ fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
     assert_eq!(testbed.sim.happened("gpu reset"), 0);
     let stands = &error.rolled_back.stands;
     assert!(
-        matches!(stands.as_slice(), [one] if one.contains("MIG mode: the change is pending")),
+        matches!(stands.as_slice(), [one] if one.contains("the MIG mode change is pending")),
         "{error}"
     );
     assert_eq!(mode(&testbed), (false, true));
@@ -176,7 +179,7 @@ fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
     assert_eq!(testbed.sim.happened("gpu reset"), 1);
     assert!(error.is_pending(), "{error}");
     assert_contains(&error.to_string(), "Not Supported");
-    let hint = "reboot this machine, and run this again: it goes on";
+    let hint = "reboot, then run the same command again to continue";
     assert_eq!(error.hints()[0], hint);
     testbed.sim.node.reboot();
     assert_eq!(mode(&testbed), (true, true));
@@ -217,7 +220,7 @@ fn the_exit_status_tells_busy_from_not_yet() {
     let ran = sim.up(SMALL, &[]).ended(4);
     assert_contains(
         &ran.stderr,
-        "cannot switch the MIG mode of GPU 0: held open by pid ",
+        "cannot switch the MIG mode of GPU 0: kept open by pid ",
     );
     holder.finish();
     sim.node.service(DCGM);
@@ -231,7 +234,7 @@ fn the_exit_status_tells_busy_from_not_yet() {
     let ran = sim.up(SMALL, &["--reset", "--yes"]).ended(3);
     assert_contains(
         &ran.stderr,
-        "hint: reboot this machine, and run this again: it goes on",
+        "hint: reboot, then run the same command again to continue",
     );
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
@@ -256,6 +259,6 @@ fn no_reset_is_made_while_a_call_hangs() {
     let error = testbed.hand.bring_with("3g.40gb@0 / 3g.40gb@0", RESET);
     let error = error.unwrap_err();
     assert_eq!(testbed.sim.happened("gpu reset"), 0, "{error}");
-    let hangs = "nvmlDeviceSetMigMode has not returned for ";
+    let hangs = "nvmlDeviceSetMigMode did not return on ";
     assert_contains(&error.to_string(), hangs);
 }

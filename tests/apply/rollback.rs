@@ -98,7 +98,7 @@ fn what_was_made_and_not_understood_is_removed() {
         "nvmlComputeInstanceDestroy",
     ]);
     let text = error.to_string();
-    assert_contains(&text, "what had been made is still there");
+    assert_contains(&text, "the cleanup failed as well");
     assert!(error.rolled_back.stands.is_empty(), "{error}");
     assert_eq!(testbed.things(), before, "{error}");
     let error = with_faults(["nvmlGpuInstanceGetInfo", "nvmlGpuInstanceDestroy"]);

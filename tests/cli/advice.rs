@@ -83,7 +83,7 @@ fn a_built_in_profile_that_does_not_fit_is_answered_with_those_that_do() {
         );
         assert_contains(
             said,
-            "hint: these built-in profiles fit: whole-gpu; mig-mps init writes",
+            "hint: use a built-in profile that fits (whole-gpu), or run `mig-mps init`",
         );
         assert!(!said.contains("models"), "{said}");
         assert!(!said.contains("did you mean"), "{said}");
@@ -122,7 +122,7 @@ fn explain_knows_errors_of_other_programs_and_guesses_no_numbers() {
     for word in ["206", "818", "29", "99999"] {
         let said = explain(word).ended(2).stderr;
         assert!(!said.contains("did you mean"), "{said}");
-        assert_contains(&said, &format!("no check or error is called \"{word}\""));
+        assert_contains(&said, &format!("no check or error has the name \"{word}\""));
     }
     assert_contains(
         &explain("daemon-ded").ended(2).stderr,
@@ -342,12 +342,12 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     let sim = Sim::served("a100-80gb", 1, profile);
     let (name, said) = chosen(&sim, &[]);
     assert_eq!(name, "half");
-    assert_contains(&said, "using half (28 SMs, ");
+    assert_contains(&said, "using device half (28 SMs, ");
     assert_eq!(chosen(&sim, &["--min-memory", "5G"]).0, "half");
     assert_eq!(chosen(&sim, &["-q"]).1, "");
     let (name, said) = chosen(&sim, &["--profile", "4g"]);
     assert_eq!(name, "class");
-    assert_contains(&said, "using class (2 SMs, 1.0 GiB)");
+    assert_contains(&said, "using device class (2 SMs, 1.0 GiB)");
     // No device gives as much.
     let ran = sim.run(&[
         "run",
@@ -402,7 +402,7 @@ fn stopped_services_are_named_before_meanwhile_and_afterwards() {
         .ended(0)
         .stdout;
     let plain = dry.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_contains(&plain, "stops nvidia-dcgm.service while");
+    assert_contains(&plain, "stops nvidia-dcgm.service during");
     assert!(!plain.contains("--stop-holders"), "{dry}");
     assert!(!plain.contains("is held open"), "{dry}");
     let asked = sim
@@ -415,7 +415,7 @@ fn stopped_services_are_named_before_meanwhile_and_afterwards() {
     assert_eq!(sim.happened("systemctl stop"), 0);
     let ran = sim.up(SMALL, &["--yes", "--stop-holders"]).ended(0);
     assert_contains(&ran.stderr, "stopped nvidia-dcgm.service");
-    assert_contains(&ran.stderr, "nvidia-dcgm.service runs again");
+    assert_contains(&ran.stderr, "nvidia-dcgm.service was started again");
 }
 
 /// A service that leaks handles keeps instances from being destroyed, too.
@@ -427,7 +427,7 @@ fn services_that_hold_instances_are_stopped_too() {
     fault.every().fails(19).unwrap();
     let down = ["down", "0.0", "--destroy-mig", "--yes"];
     let said = sim.run(&down).ended(4).stderr;
-    assert_contains(&said, "hint: --stop-holders stops them for the change");
+    assert_contains(&said, "hint: use --stop-holders to stop these services");
     assert_contains(&said, DCGM);
     assert!(!said.contains("let them end"), "{said}");
     // The daemon of the other device has the GPU open, and is in nobody's way.
@@ -454,8 +454,8 @@ fn services_that_hold_instances_are_stopped_too() {
         .stderr;
     assert_contains(&said, "GPU 0: stopped nvidia-dcgm.service");
     assert!(!said.contains("hint: --stop-holders"), "{said}");
-    assert_contains(&said, "\nnvidia-dcgm.service runs again\n");
-    assert_contains(&said, "no visible process holds it");
+    assert_contains(&said, "\nnvidia-dcgm.service was started again\n");
+    assert_contains(&said, "no visible process keeps it open");
     assert_contains(&said, "hint: stop what has the GPU open");
     assert!(!said.contains("let them end"), "{said}");
     let (stops, starts) = (
@@ -533,7 +533,7 @@ fn a_newcomer_during_a_drain_learns_the_truth() {
         let said = sim.run(words).ended(125).stderr;
         assert_contains(
             &said,
-            "0 takes no new programs now: the node is being changed, by ",
+            "device 0 accepts no new programs now: the node is being changed, by ",
         );
         assert_contains(&said, "down --drain 20 --force");
         assert!(!said.contains("restart"), "{said}");
@@ -561,24 +561,33 @@ fn removed_logs_are_a_finding() {
     fs::remove_file(logs.join("control.log")).unwrap();
     fs::remove_file(logs.join("server.log")).unwrap();
     let said = sim.run(&["logs", "0.2"]).ended(0).stderr;
-    assert_contains(&said, "has no control.log: `mig-mps doctor` tells whether");
+    assert_contains(
+        &said,
+        "has no control.log; run `mig-mps doctor` to check whether",
+    );
 }
 
 #[test]
 fn words_of_other_programs_do_not_mislead() {
     let said = |words: &[&str]| without_gpu(words, "").stderr;
     for (words, hint) in [
-        (&["mig", "-lgip"][..], "did you mean mig-mps list --offers?"),
-        (&["mig", "-lgi"], "did you mean mig-mps list?"),
+        (
+            &["mig", "-lgip"][..],
+            "did you mean `mig-mps list --offers`?",
+        ),
+        (&["mig", "-lgi"], "did you mean `mig-mps list`?"),
         (
             &["mig", "-i", "0", "-cgi", "9"],
-            "mig-mps up PROFILE switches",
+            "`mig-mps up PROFILE` to switch",
         ),
-        (&["mig", "-dgi"], "did you mean mig-mps down --destroy-mig?"),
-        (&["-L"], "did you mean mig-mps list?"),
-        (&["-i", "0", "-mig", "1"], "mig-mps up PROFILE switches"),
+        (
+            &["mig", "-dgi"],
+            "did you mean `mig-mps down --destroy-mig`?",
+        ),
+        (&["-L"], "did you mean `mig-mps list`?"),
+        (&["-i", "0", "-mig", "1"], "`mig-mps up PROFILE` to switch"),
         (&["list", "-i", "0"], "--gpu N takes"),
-        (&["status", "-w"], "--watch shows it again and again"),
+        (&["status", "-w"], "use --watch to refresh the display"),
         (&["doctor", "--fix"], "mig-mps heal"),
         (
             &["run", "class", "python", "x.py"],

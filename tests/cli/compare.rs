@@ -52,10 +52,10 @@ fn the_rate_that_a_program_prints() {
        8 outside #################### 80.0
          clients ############################################################ 244
 
-    No verdict: in some measurements the driver listed no copy on 0. The program ended too soon, or did not use the GPU.
+    No verdict: in some measurements the driver listed no copy on 0. The program exited too soon, or did not use the GPU.
     "#);
     // It says beforehand how long it will take.
-    assert_snapshot!(ran.stderr, @"24 measurements of up to 10.0 s each: up to 4m0s in all, or longer where one run of the program takes longer. Ctrl-C ends them.");
+    assert_snapshot!(ran.stderr, @"note: 24 measurements of up to 10.0 s each: up to 4m0s in all, or longer if one run of the program takes longer; press Ctrl-C to stop");
     let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
     let compared = &json["comparisons"][0];
     assert_eq!(json["quantity"], "rate");
@@ -142,7 +142,7 @@ fn a_number_need_not_be_a_rate() {
     let refused = compare(&sim, &options, mixed).ended(1);
     assert_snapshot!(without_time(&refused.stderr), @r#"
     error: the program ends its output with a number only in some measurements
-    hint: --by-runs measures how often the program runs
+    hint: use --by-runs to measure how often the program runs
     "#);
 }
 
@@ -310,7 +310,7 @@ fn a_program_that_leaves_mps_is_not_compared() {
         let said = ran.ended(1).stderr;
         assert_contains(
             &said,
-            ") used 0 outside MPS, and the comparison was ended\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY",
+            ") used device 0 outside MPS, and the comparison was stopped\nhint: check that the program does not change CUDA_MPS_PIPE_DIRECTORY",
         );
         assert_eq!(saved, "", "{program}");
     }
@@ -327,7 +327,7 @@ fn a_program_that_enters_mps_is_not_compared() {
         let (ran, saved) = compare_after(&sim, &enters, program);
         assert_contains(
             &ran.ended(1).stderr,
-            ") used 0 as an MPS client, and was to run outside MPS\nhint: the program changes",
+            ") used device 0 as an MPS client, but should run outside MPS\nhint: check that the program does not change",
         );
         assert_eq!(saved, "", "{program}");
     }
@@ -340,7 +340,7 @@ fn a_program_that_does_not_use_the_device_is_not_saved() {
     let ran = ran.ended(1);
     assert_contains(&ran.stdout, "AS CLIENTS");
     assert_contains(&ran.stdout, "the driver listed no copy on 0");
-    assert_contains(&ran.stderr, "cannot save the figures of 1 copy");
+    assert_contains(&ran.stderr, "cannot save the measurements of 1 copy");
     assert_eq!(saved, "");
     let json = compare(&sim, &["-n", "1", "--rounds", "1", "--json"], "echo 5");
     assert_eq!(
@@ -486,8 +486,8 @@ fn rates_and_runs_are_not_added_up() {
     let options = ["-n", "2", "--rounds", "1", "--seconds", "0"];
     let refused = compare(&sim, &options, &copies).ended(1);
     assert_snapshot!(without_time(&refused.stderr), @"
-    error: some copies end their output with a number, and others do not
-    hint: --by-runs measures how often the program runs
+    error: some copies end their output with a number, but others do not
+    hint: use --by-runs to measure how often the program runs
     ");
 }
 

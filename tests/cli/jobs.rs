@@ -129,7 +129,7 @@ fn a_job_that_ends_takes_its_own_programs_only() {
     assert_contains(&job_of(&sim, &client).1, "  pbs 101  ");
     let ended = end(&sim).ended(0);
     for app in [&client, &outside] {
-        let line = format!("mig-mps: job 101 has left pid {} (", app.pid());
+        let line = format!("mig-mps: job 101 left pid {} (", app.pid());
         assert_contains(&ended.stdout, &line);
     }
     assert_eq!(ended.stdout.lines().count(), 2, "{ended:?}");
@@ -142,7 +142,7 @@ fn a_job_that_ends_takes_its_own_programs_only() {
     let again = end(&sim).ended(0);
     assert_eq!(
         again.stderr,
-        "job 101 has not begun, or has ended already\n"
+        "note: job 101 has not begun, or has ended already\n"
     );
 }
 
@@ -209,7 +209,7 @@ fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
         let refused = begin(&sim, &["--pid", &pid]).ended(1);
         assert_contains(
             &refused.stderr,
-            "no batch system but Slurm has made its control group",
+            "no batch system except Slurm has created its control group",
         );
     }
 }
@@ -295,7 +295,7 @@ fn a_device_is_healed_for_a_job_that_begins() {
     ]);
     assert_contains(
         &refused.ended(1).stderr,
-        "error: job 102: only nobody may use 0, and this is 65533\nhint: give the job another device",
+        "error: job 102: device 0 serves only user nobody, not user 65533\nhint: give the job another device",
     );
     assert!(!record(&sim).with_file_name("102").exists());
     let refused = Ran::of(&mut sim.by_nobody(&["job", "end", "--id", "101"])).ended(1);
@@ -321,14 +321,14 @@ fn the_programs_of_a_daemon_that_does_not_answer_are_ended() {
         .fails(999)
         .unwrap();
     let refused = end(&sim).ended(1);
-    let what = "error: job 101 may have left programs on 0, whose clients are not known";
+    let what = "error: job 101 may have left programs on device 0, whose clients are unknown";
     assert_contains(&refused.stderr, what);
     assert!(record(&sim).exists());
     sim.node.node().clear_faults().unwrap();
     let ended = end(&sim).ended(0);
     assert_contains(
         &ended.stdout,
-        &format!("job 101 has left pid {} ", client.pid()),
+        &format!("job 101 left pid {} ", client.pid()),
     );
     assert!(!record(&sim).exists());
 }
@@ -437,7 +437,7 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
     let begun = begin(&sim, &["--cgroup", "/site/101"]).ended(0);
     assert_eq!(
         begun.stderr,
-        "the control group /site/101 does not exist yet\n"
+        "note: the control group /site/101 does not exist yet\n"
     );
     fs::create_dir_all(sim.machine("sys/fs/cgroup/memory/site/101")).unwrap();
     assert_eq!(begin(&sim, &["--cgroup", "/site/101"]).ended(0).stderr, "");
@@ -465,6 +465,6 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
     ]);
     assert_contains(
         &wrong.ended(2).stderr,
-        "this machine has no user 4294967295",
+        "user 4294967295 does not exist on this machine",
     );
 }

@@ -224,7 +224,7 @@ fn drift_is_reported_for_a_profile() {
         .ended(0);
     assert_contains(
         &ran.stderr,
-        "whether the node is as the profile says is unknown",
+        "it is unknown whether the node matches its profile",
     );
     assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
     has(&ran.stdout, "mig_mps_drift_known", 0.0);
@@ -310,7 +310,7 @@ fn the_drift_is_written_alone() {
     assert_eq!(samples(&ran.stdout), ["mig_mps_drift_known 0"]);
     assert_contains(
         &ran.stderr,
-        "whether the node is as the profile says is unknown",
+        "it is unknown whether the node matches its profile",
     );
 }
 
@@ -335,7 +335,7 @@ fn a_lost_gpu_is_counted_and_its_drift_is_unknown() {
     assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
     assert_contains(
         &ran.stderr,
-        "whether the node is as the profile says is unknown: ",
+        "it is unknown whether the node matches its profile: ",
     );
 }
 

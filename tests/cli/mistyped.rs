@@ -30,7 +30,7 @@ fn the_words_of_other_programs_lead_to_ours() {
         ("slow", "help troubleshooting"),
     ] {
         let said = said(&sim, word);
-        let hint = format!("hint: did you mean mig-mps {meant}?\n");
+        let hint = format!("hint: did you mean `mig-mps {meant}`?\n");
         assert!(said.contains(&hint), "{word}: {said}");
         // It is similar to others in letters alone.
         assert!(!said.contains("similar"), "{word}: {said}");
@@ -78,7 +78,7 @@ fn a_word_is_found_in_the_manual_and_in_the_help_of_commands() {
     assert_contains(&most, "more lines\n");
     assert_snapshot!(search("zebra").ended(1).stderr, @r#"
     error: no command and no topic has "zebra"
-    hint: mig-mps help lists all commands and topics
+    hint: run `mig-mps help` to list all commands and topics
     "#);
 }
 
@@ -163,17 +163,17 @@ fn a_usage_error_shows_what_can_be_typed() {
 fn devices_that_are_named_in_another_way() {
     let sim = Sim::small();
     assert_snapshot!(said(&sim, "down 0.0,0.2"), @r#"
-    error: no device is called "0.0,0.2"
+    error: no device has the name "0.0,0.2"
     hint: separate devices by blanks: 0.0 0.2
     "#);
     assert_snapshot!(said(&sim, "down gpu0"), @r#"
-    error: "gpu0" can mean 0.0 or 0.2
-    hint: name one device, or all of GPU 0 with --gpu 0 where several can be given
+    error: "gpu0" is ambiguous: 0.0 or 0.2
+    hint: choose one device, or all of GPU 0 with --gpu 0 in commands that accept several
     "#);
     let client = sim.client("0.2");
     let pid = client.pid();
     let error = format!(
-        "error: mig-mps kill needs DEVICE and PID\nhint: for every client of 0.2: mig-mps kill 0.2 {pid}\n"
+        "error: mig-mps kill needs DEVICE and PID\nhint: run `mig-mps kill 0.2 {pid}` for every client of device 0.2\n"
     );
     assert_eq!(said(&sim, "kill 0.2"), error);
 }
@@ -185,8 +185,7 @@ fn the_seconds_of_watch_are_not_taken_for_a_device() {
     let ran = sim.shown("", "status --watch 1", 80).ended(2);
     assert_eq!(
         ran.stdout.replace('\r', ""),
-        "error: --watch 1 can mean every 1 s, or device 1\n\
-         hint: mig-mps status --watch=1, or mig-mps status 1 --watch\n"
+        "error: --watch 1 is ambiguous: every 1 s, or device 1\nhint: run `mig-mps status --watch=1`, or `mig-mps status 1 --watch`\n"
     );
 }
 
@@ -215,11 +214,11 @@ fn what_goes_otherwise_here_is_answered_with_our_way() {
     for (line, hint) in [
         (
             "metrics --port 9400",
-            "hint: it opens no port: mig-mps systemd --metrics DIR writes them for a node exporter\n",
+            "hint: use `mig-mps systemd --metrics DIR` to write metrics for a node exporter; no port is opened\n",
         ),
         (
             "check balanced --gpu l4",
-            "\"l4\" has no MIG: the built-in profile whole-gpu is for such GPUs",
+            "\"l4\" has no MIG; use the built-in profile whole-gpu for such GPUs",
         ),
     ] {
         assert_contains(&said(&sim, line), hint);

@@ -145,7 +145,7 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
     (
         &[Deviation::UsersApart],
         &["--no-mig", "--quick"],
-        &["whole GPU: serve = all: the program has not computed within 15 s"],
+        &["whole GPU: serve = all: the program did not compute within 15 s"],
     ),
     (
         &[
@@ -157,7 +157,7 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
         &[
             "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26; engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
             "memory: the catalog has 11968 MiB, the driver 5984 MiB",
-            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: ",
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, but does not match the profile; remaining: ",
             "full: 4 × 1g.6gb: mig-mps up - --yes --reset: ",
         ],
     ),
@@ -166,7 +166,7 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
         &["--reset", "--quick"],
         &[
             "1g.6gb as in the catalog: most instances: the catalog has 4, the driver 3; placements: the catalog has 0 1 2 3, the driver 0 1 2",
-            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: GPU 0: destroy compute instance slice 0",
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, but does not match the profile; remaining: GPU 0: destroy the compute instance at slice 0",
         ],
     ),
     (
@@ -249,7 +249,7 @@ fn what_cannot_be_tested_is_named() {
     let sim = Sim::with("a30", 1);
     let ran = sim.run(&["selftest", "--dry-run"]);
     let reset =
-        "not tested: instances (its MIG mode switches only with a reset, which --reset allows)";
+        "not tested: instances (its MIG mode can change only with a reset, which --reset allows)";
     if testkit::is_root("selftest") {
         assert_contains(&ran.ended(0).stdout, reset);
     }
@@ -283,7 +283,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         .spawn()
         .unwrap();
     wait_until("the program computes", || sim.happened("client start") == 1);
-    let hint = "hint: --gpu 1 selects the idle GPUs";
+    let hint = "hint: use --gpu 1 to select the idle GPUs";
     refused(&sim, &[], &format!("GPU 0: pid {} (root, ", app.id()), hint);
     drop(app.stdin.take());
     app.wait().unwrap();
@@ -293,7 +293,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         &sim,
         &["--gpu", "1"],
         "GPU 1: mig-mps serves 1",
-        "hint: take the devices down first: mig-mps down --gpu 1",
+        "hint: stop the devices first with `mig-mps down --gpu 1`",
     );
     sim.run(&["down"]).ended(0);
 
@@ -304,7 +304,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         &sim,
         &["--gpu", "0"],
         "its compute mode is 3, not DEFAULT",
-        "hint: nvidia-smi -i 0 -c DEFAULT",
+        "hint: run `nvidia-smi -i 0 -c DEFAULT`",
     );
 
     sim.up(ONE_EACH, &["--yes"]).ended(0);
@@ -313,8 +313,8 @@ fn gpus_that_somebody_uses_are_left_alone() {
     refused(
         &sim,
         &["--gpu", "1"],
-        "mig-mps is not known to have made GPU instance",
-        "nvidia-smi mig -dci, then -dgi",
+        "is not known to be created by mig-mps",
+        "`nvidia-smi mig -dci`, then `-dgi`",
     );
     let usage = sim.run(&["selftest", "--gpu", "1", "--no-mig"]).ended(2);
     assert_contains(&usage.stderr, "--no-mig leaves nothing to test on it");
@@ -379,9 +379,9 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
             sim.run(&["down", "--gpu", "0"]).ended(0);
         } else {
             let ran = sim.run(&["down", "--gpu", "0", "--dry-run"]);
-            let is_left = ran.stderr.contains("A self-test was interrupted");
+            let is_left = ran.stderr.contains("a self-test was interrupted");
             let ran = sim.run(&["restart", "busy", "--yes"]).ended(0);
-            let said = "A self-test was interrupted: restoring GPU 0.";
+            let said = "a self-test was interrupted; restoring GPU 0";
             assert_eq!(ran.stderr.contains(said), is_left, "{}", ran.stderr);
         }
         assert_eq!(geometry(&sim), before, "after moment {moment}");
@@ -557,7 +557,10 @@ fn a_self_test_that_runs_is_not_undone_with_other_directories() {
     );
     let ran = Ran::of(&mut other).ended(4);
     assert_contains(&ran.stderr, &format!("pid {}", dialogue.pid()));
-    assert_contains(&ran.stderr, "hint: run this again when it has ended");
+    assert_contains(
+        &ran.stderr,
+        "hint: wait for the self-test to exit, then run this command again",
+    );
     let ran = dialogue.end().ended(0);
     assert!(!ran.stdout.contains("differs"), "{}", ran.stdout);
 }
@@ -581,7 +584,7 @@ fn what_was_killed_meanwhile_is_undone_before_what_was_agreed_to() {
         killed.end();
         dialogue.press("y\n");
         let ran = dialogue.end().ended(0);
-        assert_contains(&ran.stdout, "A self-test was interrupted: restoring GPU 0.");
+        assert_contains(&ran.stdout, "a self-test was interrupted; restoring GPU 0");
         assert_eq!(geometry(&sim), before, "{subcommand}");
         assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
     }
@@ -634,7 +637,7 @@ fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
     let path = sim.node.dir().join("report.txt");
     let options = ["--quick", "--reset", "--report", path.to_str().unwrap()];
     let ran = selftest(&sim, &options).ended(1);
-    assert_contains(&ran.stdout, ": it ended with signal: 9 (SIGKILL)");
+    assert_contains(&ran.stdout, ": it failed (signal: 9 (SIGKILL)");
     assert_contains(&ran.stderr, "cannot restore GPU 0 after the self-test");
     let report = fs::read_to_string(path).unwrap();
     assert_contains(

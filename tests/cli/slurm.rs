@@ -96,7 +96,7 @@ devices = [
     let many = Ran::of(&mut slurm(&sim, &["gres", "--shard", "8"])).ended(0);
     assert_contains(
         &many.stderr,
-        "0.0: 6 shards instead of 8, because its daemon takes no more clients.",
+        "device 0.0: 6 shards instead of 8, because its daemon accepts no more clients",
     );
     assert_contains(
         &many.stdout,
@@ -117,8 +117,8 @@ devices = [
     # NodeName=n1 Gres=gpu:1g.10gb:1,gpu:2g.20gb:1,gpu:3g.40gb:1,shard:6
     ");
     assert_snapshot!(printed.stderr, @r#"
-    Only programs of group:users can use team: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowGroups=users, or AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
-    Only programs of user:nobody can use nobodys: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
+    warning: only programs of group:users can use team, but Slurm gives such a device to the job of any user and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowGroups=users, or AllowAccounts=), set serve to "one-at-a-time" or "all", or omit these lines.
+    warning: only programs of user:nobody can use nobodys, but Slurm gives such a device to the job of any user and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowAccounts=), set serve to "one-at-a-time" or "all", or omit these lines.
     "#);
     // The comments are no difference.
     write_as_printed(&sim);
@@ -137,7 +137,7 @@ fn gres_warns_once_of_a_group_and_of_lines_for_several_nodes() {
     let one = of("n1").stderr;
     assert_eq!(one.lines().count(), 1, "{one}");
     assert!(
-        one.starts_with("Only programs of group:users can use class-0 … class-6 (7): "),
+        one.starts_with("warning: only programs of group:users can use class-0 … class-6 (7), "),
         "{one}"
     );
     let several = of("n[1-4]").stderr;
@@ -179,8 +179,8 @@ fn a_plain_users_health_check_drains_nothing() {
     assert_eq!(fs::read_to_string(&asked).unwrap(), "");
     assert_eq!(refused.stdout, "");
     assert_snapshot!(refused.stderr, @"
-    error: only root can check this node's devices for Slurm
-    hint: run it with sudo; mig-mps doctor shows what you can see
+    error: only root can check the devices of this node for Slurm
+    hint: run the command with sudo; `mig-mps doctor` shows what you can see
     ");
     let by_root = health(&mut slurm(&sim, &["health"])).ended(0);
     assert_eq!(by_root.stdout, "");
@@ -213,7 +213,7 @@ fn what_slurm_needs_is_installed_and_printed() {
     wrote /node/scripts/mig-mps-epilog
     wrote /node/scripts/mig-mps-task-prolog
     wrote /node/scripts/mig-mps-health
-    Restart slurmctld and slurmd when their files have these lines.
+    note: restart slurmctld and slurmd when their files have these lines
     ");
     assert_snapshot!(said(&sim, &ran.stdout), @"
     # slurm.conf
@@ -295,8 +295,8 @@ fn a_script_of_the_site_is_never_replaced() {
     fs::write(scripts.join("mig-mps-epilog"), "#!/bin/sh\n").unwrap();
     let refused = install(&sim, &[]).ended(1);
     assert_snapshot!(said(&sim, &refused.stderr), @"
-    error: cannot install Slurm's scripts: /node/scripts/mig-mps-epilog: mig-mps did not write it, and leaves it as it is
-    hint: move /node/scripts/mig-mps-epilog away, and run this again
+    error: cannot install the scripts for Slurm: /node/scripts/mig-mps-epilog: mig-mps did not write it and does not replace it
+    hint: move /node/scripts/mig-mps-epilog away, then run this command again
     ");
     assert_eq!(fs::read_dir(&scripts).unwrap().count(), 1);
     fs::remove_file(scripts.join("mig-mps-epilog")).unwrap();
@@ -378,15 +378,15 @@ fn check_finds_each_difference() {
     write(&sim, "gres.conf", &other);
     let differs = check(&["--shard", "2"]).ended(3);
     assert_snapshot!(differs.stdout, @"
-    /dev/nvidia7: no device of mig-mps is there
-    1: gres.conf lacks it
+    /dev/nvidia7: no device of mig-mps has this file
+    device 1: gres.conf lacks it
     GPUs of type seventh: 1 in gres.conf, 0 in slurm.conf
     GPUs of type 1g.10gb: 1 in gres.conf, 2 in slurm.conf
-    the files have 0 shards, and the shares of the devices are 8
+    the files have 0 shards, but the devices have 8 shares
     ");
     assert_contains(
         &differs.stderr,
-        "at a reboot: mig-mps slurm gres prints the lines",
+        "at a reboot; run `mig-mps slurm gres` for the present lines",
     );
     // Lines that Slurm does not read as they are meant.
     write(&sim, "gres.conf", &conf);
@@ -397,7 +397,7 @@ fn check_finds_each_difference() {
         &format!("{line}\nGresTypes=nic,gpu,shard\n"),
     );
     let differs = check(&[]).ended(3);
-    assert_snapshot!(differs.stdout, @"MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; mig-mps slurm gres --one-file prints other lines");
+    assert_snapshot!(differs.stdout, @"MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; use `mig-mps slurm gres --one-file`");
     write(
         &sim,
         "slurm.conf",
@@ -406,7 +406,7 @@ fn check_finds_each_difference() {
     check(&[]).ended(0);
     // Where the node has another name, nothing else is said.
     let differs = check(&["--node", "n9"]).ended(3);
-    assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");
+    assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=; use --node with the node's name in Slurm");
 }
 
 /// Runs a part of `slurm` for a job on the first of the node's GPUs in Slurm's order.
@@ -461,7 +461,7 @@ fn jobs_do_not_come_to_a_device_that_is_closing() {
         let args = [command, "0.0", "--drain", "1", "--no-new", "--yes"];
         sim.run(&args).ended(4);
         let said = of_job(&sim, "prolog", "0").ended(1).stdout;
-        assert_contains(&said, "0.0 is closed to new programs by root");
+        assert_contains(&said, "device 0.0 is closed to new programs by root");
         assert!(client.finish().status.success());
         let said = of_job(&sim, "prolog", "0");
         assert_eq!(said.status, status, "{command}: {said:?}");
@@ -578,7 +578,7 @@ fn the_types_of_a_site_are_right() {
     write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:5\n");
     assert_eq!(
         health(&sim).ended(3).stdout,
-        "gres.conf has /dev/nvidia7, and no device of mig-mps is there\n"
+        "gres.conf has /dev/nvidia7, but no device of mig-mps has this file\n"
     );
     // They are printed if they are given.
     let of_site = [
@@ -617,7 +617,7 @@ fn the_types_of_a_site_are_right() {
     let checked = Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(3);
     assert_eq!(
         checked.stdout,
-        "trainer: its Type is 1g.10gb, and the device is 3g.40gb\n"
+        "device trainer: its Type is 1g.10gb, but the device is 3g.40gb\n"
     );
 }
 
@@ -637,7 +637,7 @@ fn the_line_of_an_instance_does_not_mean_its_gpu_when_that_is_whole() {
     let refused = of_job(&sim, "prolog", "0").ended(1);
     assert_contains(
         &refused.stderr,
-        "nvidia-cap67, and no device of mig-mps is there",
+        "nvidia-cap67, but no device of mig-mps has this file",
     );
     of_job(&sim, "prolog", "3").ended(0);
 }
@@ -771,8 +771,8 @@ fn gres_takes_only_names_that_a_node_can_have() {
             let ran = ran.ended(2);
             assert!(ran.stdout.is_empty(), "{ran:?}");
             assert!(!ran.stderr.contains(['\u{1b}', '\u{202e}']), "{ran:?}");
-            let what = "error: a node of Slurm cannot be called \"";
-            assert!(ran.stderr.starts_with(what), "{ran:?}");
+            let what = " cannot be the name of a Slurm node";
+            assert!(ran.stderr.contains(what), "{ran:?}");
         };
         refused(Ran::of(&mut slurm(&sim, &["gres", "--node", name])));
         if !name.is_empty() {
@@ -857,7 +857,7 @@ fn a_task_that_gets_one_of_several_devices_is_noted() {
         ];
         task(&sim, &more).ended(0).stdout
     };
-    let line = "\nprint mig-mps: this task gets 0.1, 1 of 2 devices of the job here";
+    let line = "\nprint mig-mps: this task gets device 0.1, 1 of 2 devices of the job here";
     assert_contains(&of_task("0", "1"), line);
     assert_contains(&of_task("0", "1(x2)"), line);
     for (rank, tasks) in [("0", "2"), ("1", "2"), ("0", "4"), ("0", "1,2")] {
@@ -911,7 +911,7 @@ fn another_users_program_is_never_of_the_job() {
         .env("SLURM_JOB_GPUS", "3");
     let ended = Ran::of(&mut command).ended(0);
     let pid = own.pid();
-    let line = format!("mig-mps: job 7 has left pid {pid} (");
+    let line = format!("mig-mps: job 7 left pid {pid} (");
     assert!(
         ended.stdout.starts_with(&line) && ended.stdout.lines().count() == 1,
         "{}",
@@ -951,7 +951,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
         let mut epilog = slurm(&sim, &["epilog"]);
         epilog.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
         let ended = Ran::of(epilog.env("SLURM_JOB_GPUS", "3")).ended(0);
-        let line = format!("mig-mps: job 7 has left pid {} (", app.pid());
+        let line = format!("mig-mps: job 7 left pid {} (", app.pid());
         assert!(ended.stdout.starts_with(&line), "{name}: {}", ended.stdout);
         assert!(!app.finish().status.success());
     }
@@ -987,7 +987,7 @@ fn a_program_of_the_job_that_waits_is_ended() {
         sim.status()["waiting"][0]["pid"] == left.pid()
     });
     let ended = Ran::of(&mut epilog(&sim)).ended(0);
-    let line = format!("mig-mps: job 7 has left pid {} (", left.pid());
+    let line = format!("mig-mps: job 7 left pid {} (", left.pid());
     assert!(ended.stdout.starts_with(&line), "{ended:?}");
     assert!(!left.finish().status.success());
     assert!(hers.finish().status.success());
@@ -1005,7 +1005,7 @@ fn a_program_that_cannot_be_ended_fails_the_epilog() {
     let failed = Ran::of(&mut epilog).ended(1);
     let stays = format!("error: job 7: pid {} (", left.pid());
     assert!(failed.stderr.starts_with(&stays), "{failed:?}");
-    assert_contains(&failed.stderr, ") is on 0, and cannot be ended now\n");
+    assert_contains(&failed.stderr, ") is on device 0 and cannot be ended now\n");
 }
 
 /// Another user's job has the device: this one waits for it in cuInit, or shares it. Nothing is broken.
@@ -1034,7 +1034,10 @@ fn a_gpu_that_is_lost_and_a_device_that_is_gone_drain_the_node() {
         state.contexts.clear();
     });
     change.unwrap();
-    assert_contains(&health(&sim).ended(3).stdout, "0.0: its device is gone\n");
+    assert_contains(
+        &health(&sim).ended(3).stdout,
+        "device 0.0: its MIG device no longer exists\n",
+    );
     sim.node.node().lose_gpu(1).unwrap();
     assert_contains(&health(&sim).ended(3).stdout, "GPU 1 is lost");
 }

@@ -124,7 +124,7 @@ fn the_units_are_printed() {
     # /etc/systemd/system/mig-mps-heal.service
     # Written by mig-mps systemd, which replaces and removes it.
     [Unit]
-    Description=Start MPS daemons that died, and cure devices that hang
+    Description=Restart MPS daemons that died, and MPS devices that hang
     After=mig-mps.service
 
     [Service]
@@ -136,7 +136,7 @@ fn the_units_are_printed() {
     # /etc/systemd/system/mig-mps-heal.timer
     # Written by mig-mps systemd, which replaces and removes it.
     [Unit]
-    Description=Heal MPS daemons every minute
+    Description=Heal MPS devices every minute
 
     [Timer]
     OnBootSec=1min
@@ -392,7 +392,7 @@ fn an_installation_comes_and_goes() {
     wrote /etc/systemd/system/mig-mps-heal.service
     wrote /etc/systemd/system/mig-mps-heal.timer
     enabled mig-mps.service and mig-mps-heal.timer
-    systemctl start mig-mps applies the profile now, without a reboot
+    note: run `systemctl start mig-mps` to apply the profile now, without a reboot
     ");
     assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), whole(""));
     let wanted = unit(&sim, "multi-user.target.wants/mig-mps.service");
@@ -422,7 +422,7 @@ fn what_the_administrator_wrote_stays() {
     let ran = systemd(&sim, &whole(""), &["--install"]).ended(1);
     assert_snapshot!(said(&sim, &ran.stderr), @"
     error: /etc/mig-mps/profile.toml: it is another profile, and is not replaced
-    hint: edit that file, then run systemctl reload mig-mps; or remove it, and run this again
+    hint: edit that file and run `systemctl reload mig-mps`; or remove the file, and run this command again
     ");
     assert!(!unit(&sim, NAMES[0]).exists());
     fs::remove_file(profile(&sim)).unwrap();
@@ -430,7 +430,7 @@ fn what_the_administrator_wrote_stays() {
     // The administrator edits the profile, and replaces a unit.
     fs::write(profile(&sim), "# mine\n").unwrap();
     let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
-    assert_contains(&ran.stderr, "profile.toml stays");
+    assert_contains(&ran.stderr, "profile.toml remains");
     assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), "# mine\n");
     fs::write(unit(&sim, NAMES[0]), "[Service]\n").unwrap();
     fs::remove_file(profile(&sim)).unwrap();
@@ -532,7 +532,7 @@ fn up_says_that_the_next_boot_brings_another_profile() {
     needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let up = |text: &str| sim.up(text, &["--yes"]).ended(0).stderr;
-    let is_said = |stderr: &str| stderr.contains("At boot, another profile is applied, ");
+    let is_said = |stderr: &str| stderr.contains("another profile is applied at boot, ");
     systemd(&sim, SMALL, &["--install"]).ended(0);
     assert!(!is_said(&up(ONE_EACH)), "the service is not enabled");
     systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
@@ -541,7 +541,7 @@ fn up_says_that_the_next_boot_brings_another_profile() {
     assert!(is_said(&shown), "{shown}");
     let path = profile(&sim);
     let keeps = format!(
-        "`mig-mps profiles --applied | sudo tee {}` keeps this one.\n",
+        "run `mig-mps profiles --applied | sudo tee {}`\n",
         path.display()
     );
     assert_contains(&shown, &keeps);
@@ -565,7 +565,7 @@ fn on_a_bad_day_the_service_serves_what_it_can_and_is_tried_again() {
     let ran = execute(&sim, "ExecStart=");
     assert_contains(
         &ran.stderr,
-        "cannot switch the MIG mode of GPU 1: held open by",
+        "cannot switch the MIG mode of GPU 1: kept open by",
     );
     assert!(is_tried_again(&sim, ran.status), "{ran:?}");
     holder.finish();
@@ -642,8 +642,7 @@ fn only_a_shutdown_ends_work() {
     );
     assert_contains(
         &refused.stderr,
-        "hint: the daemons continue to run: wait for their clients with mig-mps down --drain DURATION, or end them with \
-         mig-mps down --force; systemctl start mig-mps makes the service active again\n",
+        "hint: wait for the clients with `mig-mps down --drain DURATION`, or end them with `mig-mps down --force`; the daemons still run, and `systemctl start mig-mps` makes the service active again\n",
     );
     systemctl(&sim, &["stop", "mig-mps"]).ended(0);
     assert_eq!(is_active(), "failed\n");
@@ -664,7 +663,7 @@ fn only_a_shutdown_ends_work() {
     let refused = sim.run(&["down", "--yes", "--at-shutdown", "1"]).ended(4);
     assert_contains(
         &refused.stderr,
-        "Cannot find out whether the machine is shutting down: ",
+        "cannot find out whether the machine is shutting down: ",
     );
     node.update(|state| state.policy.shutting_down = true)
         .unwrap();

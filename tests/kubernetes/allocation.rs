@@ -84,7 +84,7 @@ fn a_name_that_kubernetes_refuses_is_not_offered() {
     ");
     assert_eq!(
         listed.stderr,
-        "a- is not offered: \"a-\" is no name of a resource: it has at most 63 characters, and begins and ends with a letter or digit\n"
+        "note: device a- is not offered: \"a-\" is not a resource name: it needs at most 63 characters, and a letter or digit at both ends\n"
     );
 }
 
@@ -198,7 +198,7 @@ fn a_device_for_a_group_needs_a_cdi_file() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(
         refused.message(),
-        "device 0 serves a group, which only a CDI file lets a container join: set cdi = true in the profile"
+        "device 0 serves a group, which only a CDI file lets a container join; set cdi = true in the profile"
     );
     // A file that names the device only in a path does not define it.
     let other = "{\"kind\": \"mig-mps/device\", \"devices\": [], \"path\": \"/log/UUID\"}\n";
@@ -238,7 +238,7 @@ fn what_no_container_can_have_is_refused_in_a_sentence() {
     };
     assert_eq!(
         refused(&["0.0::0", "0.0::1"]),
-        "InvalidArgument: a container can have one share of mig-mps.io/1g.10gb, and not 2: they could be of different GPUs"
+        "InvalidArgument: a container can have one share of mig-mps.io/1g.10gb, not 2, because several shares could be on different GPUs"
     );
     for unknown in ["0.0::2", "0.0", "trainer-0::0", ""] {
         assert_eq!(
@@ -252,7 +252,7 @@ fn what_no_container_can_have_is_refused_in_a_sentence() {
     let several = kubelet.preferred(SMALL, &["0.0::0", "0.1::0"], &[], 2);
     assert_eq!(
         several.unwrap_err().message(),
-        "a container can have one share of mig-mps.io/1g.10gb, and not 2: they could be of different GPUs"
+        "a container can have one share of mig-mps.io/1g.10gb, not 2, because several shares could be on different GPUs"
     );
     // It goes on.
     kubelet.allocate(TRAINER, &["trainer-0::0"]).unwrap();

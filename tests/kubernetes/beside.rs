@@ -141,6 +141,6 @@ fn without_nfd_no_labels_are_written() {
     let sim = shared();
     fs::create_dir_all(sim.machine("var/lib/kubelet/device-plugins")).unwrap();
     let plugin = Plugin::on(&sim);
-    plugin.await_line("mig-mps.io/trainer: waits for the kubelet", 1);
+    plugin.await_line("mig-mps.io/trainer: waiting for the kubelet", 1);
     assert!(!sim.machine("etc/kubernetes").exists());
 }

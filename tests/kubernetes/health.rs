@@ -48,8 +48,8 @@ fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
     kubelet.allocate(SMALL, &["0.1::0"]).unwrap();
     sim.run(&["heal"]).ended(0);
     follows(&kubelet, &SHARES, "healed");
-    plugin.await_line("0.0 is unhealthy: its daemon has died", 1);
-    plugin.await_line("0.0 is healthy", 1);
+    plugin.await_line("device 0.0 is unhealthy: its daemon has died", 1);
+    plugin.await_line("device 0.0 is healthy", 1);
     kubelet.allocate(SMALL, &["0.0::0"]).unwrap();
 }
 
@@ -104,7 +104,7 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     });
     assert_eq!(
         refused_start(&kubelet, SMALL, "0.0::0"),
-        "device 0.0 is not healthy: it hangs: every new client waits for ever"
+        "device 0.0 is not healthy: it is hung, so new clients would wait forever"
     );
     sim.run(&["down", "--force", "--yes"]).ended(0);
     let gone = "device 0.0 is not healthy: mig-mps no longer serves it";
@@ -175,7 +175,7 @@ fn a_device_that_hangs_is_unhealthy_until_it_is_restarted() {
     sim.hang("0");
     follows(&kubelet, &ILL, "hung");
     plugin.await_line(
-        "0 is unhealthy: it hangs: every new client waits for ever",
+        "device 0 is unhealthy: it is hung, so new clients would wait forever",
         1,
     );
     sim.run(&["restart", "0"]).ended(0);
@@ -190,7 +190,10 @@ fn a_daemon_that_somebody_else_talks_to_is_unhealthy_until_it_has_answered() {
     let session = sim.session("0");
     let plugin = Plugin::on(&sim);
     kubelet.await_shares(&ILL);
-    plugin.await_line("0 is unhealthy: its daemon has not been asked yet", 1);
+    plugin.await_line(
+        "device 0 is unhealthy: its daemon has not been asked yet",
+        1,
+    );
     drop(session);
     kubelet.await_shares(&HEALTHY);
 }
@@ -208,7 +211,7 @@ fn daemons_that_cannot_be_seen_are_unhealthy() {
     kubelet.await_shares(&ILL);
     assert_contains(
         &plugin.said(),
-        "0 is unhealthy: its daemon cannot be seen: ",
+        "device 0 is unhealthy: its daemon cannot be seen: ",
     );
     fs::write(&boot, id).unwrap();
     kubelet.await_shares(&HEALTHY);
@@ -250,7 +253,7 @@ fn a_lost_gpu_and_a_driver_that_fails_are_unhealthy() {
     let kubelet = Kubelet::on(&sim);
     let plugin = Plugin::on(&sim);
     kubelet.await_shares(&ILL);
-    assert_contains(&plugin.said(), "0 is unhealthy: GPU 0 is lost");
+    assert_contains(&plugin.said(), "device 0 is unhealthy: GPU 0 is lost");
     drop(plugin);
     // The driver is asked by another process: the plugin goes on.
     let sim = Sim::whole("");
@@ -260,7 +263,7 @@ fn a_lost_gpu_and_a_driver_that_fails_are_unhealthy() {
     kubelet.await_shares(&ILL);
     assert_contains(
         &plugin.said(),
-        "0 is unhealthy: the driver does not answer: ",
+        "device 0 is unhealthy: the driver does not answer: ",
     );
 }
 
@@ -285,8 +288,8 @@ fn a_device_that_is_gone_or_was_made_again_is_unhealthy() {
     });
     change.unwrap();
     sim.up(&on(1), &[]).ended(0);
-    plugin.await_line("0.0 is unhealthy: the device does not exist", 1);
-    plugin.await_line("0.1 is unhealthy: the device was made again", 1);
+    plugin.await_line("device 0.0 is unhealthy: the device does not exist", 1);
+    plugin.await_line("device 0.1 is unhealthy: the device was created again", 1);
 }
 
 #[test]

@@ -513,15 +513,15 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     assert_snapshot!(host.run(), @"
     pod: 0
     pod: 4
-    error: /opt/mig-mps/profile.toml:6:10: this does not fit on a GPU it selects
-    hint: 2 × 1g.10gb, or 7g.80gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
+    error: /opt/mig-mps/profile.toml:6:10: this does not fit on a selected GPU
+    hint: request 2 × 1g.10gb, or 7g.80gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb instead
     error: the profile was not applied, and nothing was installed
-    hint: see the lines above: the kubelet starts this pod again
+    hint: see the lines above; the kubelet starts this pod again
     unchanged
     pod: 4
     error: 1 client is still running:
     error: the profile was not applied, and nothing was installed
-    hint: end what the lines above name: the kubelet starts this pod again
+    hint: end the programs in the lines above; the kubelet starts this pod again
     unchanged
     pod: 0
     wrote /opt/mig-mps/bin/mig-mps-device-plugin
@@ -563,19 +563,19 @@ fn a_host_has_one_mig_mps() {
     assert_snapshot!(host.run(), @"
     pod: 4
     error: a package of mig-mps is installed on this host
-    hint: remove it (apt purge mig-mps, or dnf remove mig-mps), or delete this pod's DaemonSet
+    hint: remove the package (`apt purge mig-mps`, or `dnf remove mig-mps`), or delete the DaemonSet of this pod
     pod: 4
     error: units on this host run /opt/hand/mig-mps
-    hint: /opt/hand/mig-mps systemd --uninstall removes them; or delete this pod's DaemonSet
+    hint: run `/opt/hand/mig-mps systemd --uninstall` to remove them; or delete the DaemonSet of this pod
     pod: 4
     error: /etc/mig-mps/profile.toml is not from a pod
-    hint: move /etc/mig-mps/profile.toml away, or delete this pod's DaemonSet
+    hint: move /etc/mig-mps/profile.toml away, or delete the DaemonSet of this pod
     multi-user.target.wants
     timers.target.wants
     pod: 0
     4
     error: a pod of Kubernetes has installed mig-mps on this host
-    hint: delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
+    hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     removed /etc/systemd/system/mig-mps.service
     removed /etc/systemd/system/mig-mps-heal.service
     removed /etc/systemd/system/mig-mps-heal.timer
@@ -655,21 +655,21 @@ fn a_host_of_others_is_left_as_it_is() {
     host.then(&unchanged);
     assert_snapshot!(host.run(), @"
     pod: 4
-    error: /etc/systemd/system/mig-mps.service: mig-mps did not write it, and leaves it as it is
-    hint: disable and remove /etc/systemd/system/mig-mps.service, or delete this pod's DaemonSet
+    error: /etc/systemd/system/mig-mps.service: mig-mps did not write it and does not replace it
+    hint: disable and remove /etc/systemd/system/mig-mps.service, or delete the DaemonSet of this pod
     unchanged
     pod: 4
-    error: /etc/systemd/system/mig-mps-device-plugin.service: mig-mps did not write it, and leaves it as it is
-    hint: disable and remove /etc/systemd/system/mig-mps-device-plugin.service, or delete this pod's DaemonSet
+    error: /etc/systemd/system/mig-mps-device-plugin.service: mig-mps did not write it and does not replace it
+    hint: disable and remove /etc/systemd/system/mig-mps-device-plugin.service, or delete the DaemonSet of this pod
     unchanged
     pod: 4
     error: this host has devices of the profile all-small, which root applied
-    hint: stop them with mig-mps down, or delete this pod's DaemonSet
+    hint: stop them with `mig-mps down`, or delete the DaemonSet of this pod
     unchanged
     pod: 0
     pod: 4
     error: the device plugin does not report which pods hold shares of this host's devices
-    hint: journalctl -u mig-mps-device-plugin, on this host, shows why
+    hint: run `journalctl -u mig-mps-device-plugin` on this host to see why
     unchanged
     ");
 }
@@ -688,7 +688,7 @@ fn two_pods_do_not_install_at_once() {
     assert_snapshot!(host.run(), @"
     pod: 4
     error: another pod is installing mig-mps on this host
-    hint: wait until that pod has ended
+    hint: wait until that pod has finished
     pod: 0
     bin
     profile.toml
@@ -706,8 +706,8 @@ fn a_pod_needs_a_host_with_systemd() {
     host.then("ls -A /opt/mig-mps");
     assert_snapshot!(host.run(), @"
     pod: 1
-    error: systemd does not run this host, or systemd-run is missing
-    hint: choose nodes that systemd runs: mig-mps-device-plugin --manifest PROFILE --node-selector LABEL=VALUE
+    error: this host does not run systemd, or systemd-run is missing
+    hint: select nodes with systemd: `mig-mps-device-plugin --manifest PROFILE --node-selector LABEL=VALUE`
     ");
 }
 

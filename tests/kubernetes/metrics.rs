@@ -114,12 +114,12 @@ fn prometheus_gets_text_and_others_are_told() {
     };
     let answers = ["GET /metrics", "HEAD /metrics", "POST /metrics", "GET /"].map(first_line);
     assert_snapshot!(answers.concat(), @"
-    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 672
+    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 671
     # HELP mig_mps_plugin_registered 1 if the kubelet has registered the resource.
-    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 672
+    HTTP/1.1 200 OK; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 671
 
-    HTTP/1.1 405 Method Not Allowed; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 26
-    metrics are read with GET
+    HTTP/1.1 405 Method Not Allowed; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 24
+    use GET to read metrics
     HTTP/1.1 404 Not Found; content-type: text/plain; version=0.0.4; charset=utf-8; connection: close; content-length: 21
     the path is /metrics
     ");
@@ -205,8 +205,7 @@ fn an_address_that_is_taken_is_tried_again() {
     kubelet.await_shares(&SHARES);
     let port = taken.local_addr().unwrap().port();
     let problem = format!(
-        "cannot serve metrics at {address}: Address already in use. Tries again every 3 seconds; ss -ltnp 'sport = :{port}' \
-         shows the program that listens there"
+        "warning: cannot serve metrics at {address}: Address already in use; trying again every 3 seconds; run `ss -ltnp 'sport = :{port}'` to find the program that listens there"
     );
     plugin.await_line(&problem, 1);
     drop(taken);
@@ -221,7 +220,7 @@ fn an_address_that_the_node_lacks_is_tried_again() {
     let kubelet = Kubelet::on(&sim);
     let plugin = Plugin::start(&sim, command(&sim).args(["--metrics", "192.0.2.1:19835"]));
     kubelet.await_shares(&SHARES);
-    let problem = "cannot serve metrics at 192.0.2.1:19835: Cannot assign requested address. Tries again every 3 seconds";
+    let problem = "cannot serve metrics at 192.0.2.1:19835: Cannot assign requested address; trying again every 3 seconds";
     plugin.await_line(problem, 1);
 }
 

@@ -130,7 +130,7 @@ fn a_refusal_names_the_pods_of_clients() {
     );
     assert_contains(
         &refused.stderr,
-        "cuda-app hold), pod default/small-0\nhint: wait for them",
+        "cuda-app hold), pod default/small-0\nhint: wait for running clients",
     );
 }
 
@@ -148,7 +148,7 @@ fn a_list_that_cannot_be_got_or_written_is_named_with_its_reason() {
     let (sim, _kubelet, plugin) = cluster();
     let file = sim.node.run_dir().join("pods.json");
     wait_until("the plugin has written the pods", || file.exists());
-    let unknown = "a change of the node will not know of pods without programs: ";
+    let unknown = "warning: a change of the node cannot take pods without programs into account: ";
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     fs::write(file.join("of-somebody"), "").unwrap();
@@ -173,7 +173,7 @@ fn an_old_list_of_pods_is_no_evidence() {
     let down = sim.run(&["down", "0.0"]).ended(0);
     assert_contains(
         &down.stderr,
-        "Which pods hold shares is unknown: mig-mps-device-plugin has not reported them for a minute.",
+        "pods that hold shares are unknown: mig-mps-device-plugin has not reported them for a minute",
     );
     // A restart takes nothing from a pod.
     let restarted = sim.run(&["restart", "0.1", "--yes"]).ended(0);

@@ -31,7 +31,7 @@ fn it_waits_for_a_kubelet_and_outlives_it() {
     // The kubelet has never run on this node.
     let plugin = Plugin::on(&sim);
     wait_until("it waits", || {
-        plugin.said().contains("waits for a kubelet: ")
+        plugin.said().contains("waiting for a kubelet: ")
     });
     for times in 1..=3 {
         kubelet.start();
@@ -88,7 +88,7 @@ fn a_kubelet_whose_socket_has_the_inode_of_the_last_one_starts_anew() {
     kubelet.await_shares(&HEALTHY);
     let socket = kubelet.path("kubelet.sock");
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
-    plugin.await_line(&format!("{GPU}: the kubelet starts anew"), 1);
+    plugin.await_line(&format!("{GPU}: the kubelet was restarted"), 1);
     plugin.await_line(&format!("{GPU}: registered"), 2);
     kubelet.await_shares(&HEALTHY);
 }
@@ -151,7 +151,7 @@ devices = [
   { name = "alone", profile = "1g" },
 ]
 "#;
-    let of_nobody = "pods need runAsUser with the uid of nobody; a pod of uid 0 becomes a client as well, and nobody's programs then wait";
+    let of_nobody = "pods need runAsUser with the uid of nobody; a pod of uid 0 also becomes a client, and the programs of nobody then wait";
     let up = sim.up(profile, &[]).ended(0);
     assert!(!up.stderr.contains("pods"), "{}", up.stderr);
     let kubelet = Kubelet::on(&sim);
@@ -174,9 +174,9 @@ devices = [
     assert_eq!(
         remarks,
         [
-            "mig-mps.io/1g.10gb, serve = \"one-at-a-time\": a second user's pod waits until the programs of the first user's pods \
+            "note: mig-mps.io/1g.10gb, serve = \"one-at-a-time\": a second user's pod waits until the programs of the first user's pods \
              have exited; serve = \"all\" lets users share",
-            &format!("mig-mps.io/trainer, serve = \"user:nobody\": {of_nobody}"),
+            &format!("note: mig-mps.io/trainer, serve = \"user:nobody\": {of_nobody}"),
         ]
     );
     sim.run(&["down", "--force", "--yes"]).ended(0);
@@ -223,8 +223,8 @@ fn a_second_plugin_is_refused() {
     assert!(second.stderr.starts_with(&first), "{second:?}");
     let (_, said) = second.stderr.rsplit_once('/').unwrap();
     assert_snapshot!(said, @"
-    mig-mps-device-plugin) serves this kubelet already
-    hint: systemctl status mig-mps-device-plugin shows the plugin of the service
+    mig-mps-device-plugin) already serves this kubelet
+    hint: run `systemctl status mig-mps-device-plugin` to see the plugin of the service
     ");
     assert!(is_alive(plugin.pid()));
     assert_eq!(kubelet.shares(), HEALTHY);
@@ -287,7 +287,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
     let root = sim.node.dir().join("root").display().to_string();
     assert_snapshot!(refused.stderr.replace(&root, ""), @"
     error: cannot use the kubelet's directory: /var/lib/kubelet/device-plugins: others can write to it
-    hint: examine the files in /var/lib/kubelet/device-plugins, then chmod go-w /var/lib/kubelet/device-plugins
+    hint: examine the files in /var/lib/kubelet/device-plugins, then run `chmod go-w /var/lib/kubelet/device-plugins`
     ");
 }
 

@@ -140,22 +140,22 @@ fn the_units_of_the_package_are_used() {
         ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
     let ran = installed(packages, script).ended(0);
     assert_snapshot!(ran.stdout, @"
-    nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     wrote /etc/mig-mps/profile.toml
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.timer is up to date
     enabled mig-mps.service and mig-mps-heal.timer
-    systemctl start mig-mps applies the profile now, without a reboot
+    run `systemctl start mig-mps` to apply the profile now, without a reboot
     /usr/lib/systemd/system/mig-mps.service
     no unit in /etc
-    /usr/lib/systemd/system/mig-mps.service stays: a package has it
-    /usr/lib/systemd/system/mig-mps-heal.service stays: a package has it
-    /usr/lib/systemd/system/mig-mps-heal.timer stays: a package has it
-    /usr/lib/systemd/system/mig-mps-metrics.service stays: a package has it
-    /usr/lib/systemd/system/mig-mps-metrics.timer stays: a package has it
-    /usr/lib/systemd/system/mig-mps-drift.service stays: a package has it
-    /usr/lib/systemd/system/mig-mps-drift.timer stays: a package has it
+    /usr/lib/systemd/system/mig-mps.service remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-heal.service remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-heal.timer remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-metrics.service remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-metrics.timer remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-drift.service remains, because it belongs to a package
+    /usr/lib/systemd/system/mig-mps-drift.timer remains, because it belongs to a package
     removed /etc/mig-mps/profile.toml
     disabled
     no profile
@@ -184,7 +184,7 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
     assert_snapshot!(ran.stdout, @"
     error: /usr/bin/mig-mps-device-plugin does not exist
     hint: install the package mig-mps-device-plugin of the same version
-    nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.timer is up to date

@@ -74,7 +74,7 @@ fn it_is_installed_used_and_removed() {
     1
     _mig-mps
     enabled mig-mps.service, mig-mps-heal.timer and mig-mps-device-plugin.service
-    systemctl start mig-mps applies the profile now, without a reboot
+    run `systemctl start mig-mps` to apply the profile now, without a reboot
     error: Failed dependencies:
     	mig-mps = VERSION-1 is needed by (installed) mig-mps-device-plugin-VERSION-1.ARCH
     enabled
@@ -183,7 +183,7 @@ fn a_host_of_a_pod_refuses_another_mig_mps() {
     mig-mps: a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps. To install the package, delete
     mig-mps: the DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
     error: a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps
-    hint: delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall
+    hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     mig-mps: no NVIDIA driver is loaded: install one, then run "sudo mig-mps doctor"; "mig-mps check balanced" needs no GPU
     "#);
 }

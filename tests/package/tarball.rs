@@ -46,7 +46,7 @@ fn it_is_installed_upgraded_and_removed() {
     RESOURCE  DEVICE  SHARES  HEALTH
     1
     _mig-mps
-    systemctl enable mig-mps.service mig-mps-heal.timer enables them
+    run `systemctl enable mig-mps.service mig-mps-heal.timer` to enable the units
     error: units in /etc/systemd/system run /usr/local/bin/mig-mps
     hint: run /usr/local/bin/mig-mps systemd --uninstall first
     /etc/mig-mps
@@ -82,7 +82,7 @@ fn a_plain_user_installs_in_her_own_directory() {
     mig-mps VERSION
     mig-mps VERSION
     error: cannot write to /usr/local
-    hint: run it as root, or name a directory of yours
+    hint: run the command as root, or name a directory of yours
     error: expected the absolute path of a directory instead of here
     hint: ./install.sh [--uninstall] [PREFIX]
     error: expected the absolute path of a directory instead of /a /b

@@ -4,6 +4,7 @@
 mod blocks;
 mod engine;
 mod literals;
+mod wording;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +37,16 @@ scenarios! {
 
 /// The texts of all scenarios of messages.
 fn messages() -> String {
-    let files = fs::read_dir(repository().join("tests/scenarios/messages")).unwrap();
+    texts_of("messages")
+}
+
+/// The texts of all scenarios of commands.
+fn commands() -> String {
+    texts_of("commands")
+}
+
+fn texts_of(folder: &str) -> String {
+    let files = fs::read_dir(repository().join("tests/scenarios").join(folder)).unwrap();
     let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     texts.collect()
 }

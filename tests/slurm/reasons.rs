@@ -27,7 +27,7 @@ fn the_reason_of_the_health_check_stands_in_either_order() {
     assert!(healthy.stdout.is_empty() && !lab.is_drained(0));
     let sim = &lab.nodes[0];
     sim.node.fault("cuInit").every().fails(999).unwrap();
-    let found = "0: cuInit fails with error 999 (CUDA_ERROR_UNKNOWN)";
+    let found = "0: cuInit failed with error 999 (CUDA_ERROR_UNKNOWN)";
     let reason = format!("mig-mps: {found}");
     // The prolog first: Slurm drains the node and holds the job.
     let job = lab.submit(USERS[0], &["--gres=gpu:1"], "true");
@@ -69,7 +69,7 @@ fn the_health_check_heals_a_device_that_hangs_once_its_clients_have_gone() {
     let lab = Lab::start(vec![Setup::new("h200", 1, WHOLE)], "");
     let client = lab.nodes[0].client("0");
     lab.nodes[0].hang("0");
-    let hangs = "0 accepts no programs: it hangs: every new client waits for ever";
+    let hangs = "device 0 accepts no programs: it is hung, so new clients would wait forever";
     let found = lab.mig_mps(0, &["slurm", "health"]).ended(3);
     assert_eq!(found.stdout, format!("{hangs}\n"));
     assert_eq!(lab.node_state(0).1, format!("mig-mps: {hangs}"));
@@ -105,6 +105,6 @@ fn a_job_does_not_begin_on_a_device_for_somebody_else() {
         "CANCELLED"
     );
     assert!(!lab.output(other).contains("up devices"));
-    let line = "output:mig-mps: job 2: only daemon may use 0, and this is bin";
+    let line = "output:mig-mps: job 2: device 0 serves only user daemon, not user bin";
     assert_contains(&lab.log(0), line);
 }

@@ -12,7 +12,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Lock, use_service_limits};
 use crate::node::Node;
 use crate::plan::{Plan, Refusal};
-use crate::render::{Consent, consequences, note, obtain_consent};
+use crate::render::{Consent, consequences, note, obtain_consent, report};
 
 /// The next step of a change.
 pub(super) enum ChangeStep {
@@ -133,12 +133,12 @@ impl ChangeRun<'_> {
             // The outcome says what is left out.
             (true, true) => return Ok(()),
             (false, true) => {
-                note("Nothing is left to do: the node has changed meanwhile.");
+                report("Nothing is left to do, because the node has changed.");
                 return Ok(());
             }
             _ if !self.shows_plans() => {}
-            (true, false) => note("The plan is now:"),
-            (false, false) => note("The node has changed meanwhile. The plan is now:"),
+            (true, false) => report("The plan is now:"),
+            (false, false) => report("The node has changed. The plan is now:"),
         }
         self.show_plan(now)
     }

@@ -10,7 +10,7 @@ use crate::apply::{self, ApplyContext, ApplyError};
 use crate::error::{ErrorContext as _, Result};
 use crate::host::{Lock, MpsPrograms};
 use crate::plan::Plan;
-use crate::render::{note, start_progress};
+use crate::render::{start_progress, warn};
 
 impl ChangeRun<'_> {
     /// Applies the plan, reads the node back, and updates the CDI file.
@@ -24,7 +24,7 @@ impl ChangeRun<'_> {
             }),
             Err(error) => {
                 if let Err(second) = self.update_cdi_file(ChangeEnding::Failed) {
-                    note(&format!("{second}"));
+                    warn(&format!("{second}"));
                 }
                 Err(error)
             }
@@ -83,7 +83,7 @@ impl ChangeRun<'_> {
             let rest = &now.plan;
             rest.permit(IN_USE_HINT)
                 .and_then(|()| rest.check_agreed_disruption(&carried_out))
-                .context("MIG mode is on now, and the rest of the profile is refused")?;
+                .context("MIG mode is on now, but the rest of the profile was refused")?;
             carried_out.append_continuation(rest);
             planned = now;
         }

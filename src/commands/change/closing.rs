@@ -15,10 +15,11 @@ use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
+use crate::host::name_devices;
 use crate::node::{Closer, Node};
 use crate::plan::{Plan, Refusal, Stop};
 use crate::render::format::{format_count, format_time_limit};
-use crate::render::note;
+use crate::render::{note, warn};
 
 /// The interval at which it is looked whether closing daemons have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -31,9 +32,9 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The message after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted: closed devices stay closed until their programs have exited; mig-mps heal then replaces their daemons, and \
-                           a change of instances needs the same mig-mps up again. \
-                           To cancel the change, run mig-mps up.";
+const INTERRUPTED: &str = "Interrupted. Closed devices stay closed until their programs have exited. `mig-mps heal` \
+ then replaces their daemons; a change of instances needs the same `mig-mps up` again. To cancel the change, run \
+ `mig-mps up`.";
 
 /// What `--no-new` has done so far.
 #[derive(Default)]
@@ -193,8 +194,8 @@ impl ChangeRun<'_> {
         let names: Vec<&str> = close.device_names().collect();
         let clients = same.map_or(0, |part| part.clients_in_the_way().count());
         note(&format!(
-            "Closed {} to new programs. Waiting up to {} for {} to exit.",
-            names.join(", "),
+            "closed {} to new programs; waiting up to {} for {} to exit",
+            name_devices(&names),
             format_time_limit(remaining.max(Duration::from_secs(1))),
             format_count(clients, "client")
         ));
@@ -279,7 +280,7 @@ impl ChangeRun<'_> {
         };
         for uuid in self.closing.closed.keys() {
             if let Err(error) = apply::reopen(&environment.host, &self.state, uuid) {
-                note(&error.to_string());
+                warn(&error.to_string());
             }
         }
     }
@@ -303,7 +304,7 @@ impl ChangeRun<'_> {
         closed.map_or(Ok(()), |(name, closing)| {
             let what = format!("device {name} is closed for another change, by {closing}");
             let hint =
-                "wait for that change to end, or use --force to end the programs on the device now";
+                "wait for that change to finish, or use --force to end the programs on the device now";
             Err(Problem::new(what, hint).into())
         })
     }
@@ -311,9 +312,9 @@ impl ChangeRun<'_> {
 
 /// The error of a change that waits for a device which somebody else has changed.
 fn taken_over_error() -> CommandError {
-    let what = "another command has changed a device while this one was waiting for it";
+    let what = "another command changed a device while this one was waiting for it";
     CommandError::new(ExitStatus::Refused, what)
-        .with_hint("see the present state with mig-mps status")
+        .with_hint("run `mig-mps status` to see the present state")
 }
 
 /// The error of a change whose time is over. What was recorded stays.
@@ -328,7 +329,7 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
         Err(refusal) => refusal.to_string(),
         Ok(()) => format!(
             "a program that has initialized CUDA but has no context still uses {}",
-            names.join(", ")
+            name_devices(&names)
         ),
     };
     let rest = match parts {
@@ -338,11 +339,11 @@ fn time_over_error(part: &Plan, parts: usize) -> CommandError {
             format_count(parts - 1, "other part")
         ),
     };
-    let what = format!("the time limit of --drain has expired: {who}{rest}");
+    let what = format!("timed out (--drain): {who}{rest}");
     CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "{} {} closed until the remaining programs have exited; mig-mps heal then replaces the daemons, and a change of \
-         instances needs the same mig-mps up again; to end a program now, use kill(1), not mig-mps kill",
-        names.join(", "),
-        if names.len() == 1 { "stays" } else { "stay" }
+        "wait until the remaining programs have exited ({} closed until then); `mig-mps heal` then replaces the \
+         daemons, and a change of instances needs the same `mig-mps up` again; to end a program now, use kill(1), not \
+         `mig-mps kill`",
+        if names.len() == 1 { "the device stays" } else { "the devices stay" }
     ))
 }

@@ -22,7 +22,7 @@ use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
-use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_json, print_lines};
+use crate::render::{self, can_ask, consequences, is_quiet, print, print_json, print_lines, warn};
 use crate::state::RunDir;
 
 /// The change that a command wants.
@@ -210,10 +210,11 @@ fn check_refuses_newcomers(node: &Node) -> Result<()> {
         return Ok(());
     }
     let error = command_error(format_args!(
-        "--no-new is not possible with driver {}: only the MPS of driver 580 was seen to refuse new programs while others go on",
+        "--no-new is not possible with driver {}: only the MPS of driver 580 was tested to refuse new programs while \
+         running programs continue",
         node.driver
     ));
-    Err(error.with_hint("leave out --no-new: new programs are then admitted while --drain waits"))
+    Err(error.with_hint("omit --no-new; new programs are then admitted while --drain waits"))
 }
 
 struct ChangeRun<'a> {
@@ -383,11 +384,11 @@ impl ChangeRun<'_> {
         if let Some(why) = &shown.node.pods_unknown
             && shown.plan.takes_devices_from_pods()
         {
-            note(&format!("Which pods hold shares is unknown: {why}."));
+            warn(&format!("pods that hold shares are unknown: {why}"));
         }
         let consent = self.options.consent;
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
-            note(&error.to_string());
+            warn(&error.to_string());
         }
         if self.shows_plans() {
             print(&render::plan::render(&shown.plan))?;

@@ -40,7 +40,7 @@ pub fn usable_figures(
     let counts_runs = |figure: &Figure| figure.measured.counts_runs;
     let is_mixed = figures.iter().any(counts_runs) && !figures.iter().all(counts_runs);
     if is_mixed && matches!(program.amount, Amount::Rate(_)) {
-        return Err("has figures that count its runs, and others that do not".to_owned());
+        return Err("has figures that count its runs, and figures that do not".to_owned());
     }
     if interpolates {
         let between = [between_sizes(node, &figures), between_copies(&figures)];
@@ -60,7 +60,7 @@ pub fn usable_figures(
     let figures = retain_figures(
         figures,
         |row| row.measured.copies <= client_limit(node, row.group, &row.measured.device),
-        "has figures only for more copies than a device takes clients",
+        "has figures only for more copies than a device accepts clients",
     )?;
     retain_figures(
         figures,

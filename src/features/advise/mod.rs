@@ -25,7 +25,7 @@ use crate::host::{read_text_from, write_text_to};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{Profile, WantedPrograms};
 use crate::render::json::print_report;
-use crate::render::{examples_and_statuses, note};
+use crate::render::{examples_and_statuses, report};
 use crate::shared::DraftProfile;
 
 pub use advice::Advice;
@@ -101,7 +101,7 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(path) = &args.output {
         let written = write_text_to(path, &advice.profile);
         written.context(format_args!("cannot write {}", path.display()))?;
-        note(&format!("Wrote {}.", path.display()));
+        report(&format!("Wrote {}.", path.display()));
     }
     Ok(ExitStatus::Done)
 }
@@ -148,8 +148,10 @@ fn saturating_u32(length: usize) -> u32 {
 fn load_wanted_and_figures(wanted: &Path, measured: &[PathBuf]) -> Result<WantedPrograms> {
     let mut all = load_wanted(wanted)?;
     if all.programs.is_empty() {
-        let error = usage_error("no program is wanted");
-        return Err(error.with_hint("the file needs a [[program]] for each: mig-mps help sizing"));
+        let error = usage_error("the file requests no program");
+        return Err(error.with_hint(
+            "add a [[program]] for each program; `mig-mps help sizing` has an example",
+        ));
     }
     for path in measured {
         all.measured.extend(load_wanted(path)?.measured);

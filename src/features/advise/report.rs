@@ -50,7 +50,7 @@ impl Advice {
             let least = format_count(self.least_slices as usize, "slice");
             let _ = write!(proven, ", and on as many GPUs, at least {least}");
         }
-        format!("{gpus}, {slices}, perhaps not the best layout: {proven}")
+        format!("{gpus}, {slices}, possibly not the best layout: {proven}")
     }
 
     fn devices(&self) -> impl Iterator<Item = &AdvisedDevice> {
@@ -233,7 +233,7 @@ impl AdvisedDevice {
             .collect();
         let names = join_words(&names, "and");
         let mut remarks = vec![format!(
-            "{names} were measured alone, and may be slower together."
+            "{names} were measured without other programs, and may be slower when they share a device."
         )];
         for one in &self.programs {
             let program = escape_text(&one.program);
@@ -245,7 +245,7 @@ impl AdvisedDevice {
             }
             if one.memory_used_bytes.is_none() {
                 remarks.push(format!(
-                    "The memory that {program} uses was not measured: it may not fit beside others."
+                    "The memory that {program} uses was not measured, so it may not fit next to other programs."
                 ));
             }
         }

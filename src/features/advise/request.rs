@@ -30,7 +30,7 @@ pub enum NoAdvice {
     /// For each program without figures what they lack.
     #[error("{}", .0.join("\n"))]
     Unusable(Vec<String>),
-    #[error("the programs need more than {ANY_NUMBER} GPUs, the most that advise plans for")]
+    #[error("the programs need more than {ANY_NUMBER} GPUs, the maximum of advise")]
     TooMany,
     #[error("the programs do not fit on {}", format_count(*gpus, "GPU"))]
     TooFew {
@@ -39,7 +39,7 @@ pub enum NoAdvice {
         needed: Option<u32>,
     },
     /// A limit was reached.
-    #[error("no layout was found, and it is not proven that there is none")]
+    #[error("no layout was found, but it is not proven that there is none")]
     NotFound {
         /// The effort of the search.
         effort: u32,
@@ -57,24 +57,19 @@ impl Failure for NoAdvice {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Unusable(_) => {
-                Some("measure more: mig-mps compare DEVICE --save FILE -- PROGRAM".to_owned())
+                Some("measure more with `mig-mps compare DEVICE --save FILE -- PROGRAM`".to_owned())
             }
             Self::TooFew { needed, .. } => {
-                let otherwise = "want less, allow more latency, or let programs share devices";
+                let otherwise = "request less, allow more latency, or let programs share devices";
                 Some(needed.map_or_else(
                     || otherwise.to_owned(),
-                    |gpus| {
-                        format!(
-                            "{} would do; or {otherwise}",
-                            format_count(gpus as usize, "GPU")
-                        )
-                    },
+                    |gpus| format!("use {}, {otherwise}", format_count(gpus as usize, "GPU")),
                 ))
             }
             Self::TooMany => Some("check the units of rates".to_owned()),
             Self::NotFound { effort } => {
                 let longer = longer_effort(*effort).map_or_else(String::new, |effort| {
-                    format!("search longer (mig-mps advise --effort {effort}), ")
+                    format!("search longer (`mig-mps advise --effort {effort}`), ")
                 });
                 Some(format!(
                     "{longer}check the units of rates, or remove the figures of devices that you do not want to use"
@@ -114,7 +109,7 @@ impl<'a> AdviceRequest<'a> {
         for program in &wanted.programs {
             match usable_figures(node, program, &wanted.measured, interpolates) {
                 Ok(usable) => figures.push(usable),
-                Err(why) => unusable.push(format!("{} {why}", program.name)),
+                Err(why) => unusable.push(format!("program {} {why}", program.name)),
             }
         }
         if !unusable.is_empty() {
@@ -180,7 +175,7 @@ impl<'a> AdviceRequest<'a> {
                 [] => {}
                 all if all.len() == self.wanted.len() => {
                     remarks.push(format!(
-                        "Left out, since no program has figures for it: {gpu}."
+                        "Left out, because no program has figures for it: {gpu}."
                     ));
                 }
                 some => {

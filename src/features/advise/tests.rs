@@ -464,9 +464,9 @@ fn an_answer_says_how_far_from_proven_it_is() {
         lines,
         [
             "2 GPUs, 12 slices, by these figures: no layout has fewer",
-            "2 GPUs, 12 slices, perhaps not the best layout: no layout has fewer GPUs",
-            "2 GPUs, 12 slices, perhaps not the best layout: no layout has fewer GPUs, and on as many GPUs, at least 11 slices",
-            "2 GPUs, 12 slices, perhaps not the best layout: every layout has at least 1 GPU, and on as many GPUs, at least 7 slices",
+            "2 GPUs, 12 slices, possibly not the best layout: no layout has fewer GPUs",
+            "2 GPUs, 12 slices, possibly not the best layout: no layout has fewer GPUs, and on as many GPUs, at least 11 slices",
+            "2 GPUs, 12 slices, possibly not the best layout: every layout has at least 1 GPU, and on as many GPUs, at least 7 slices",
         ]
     );
     let mut remarks = |effort| {

@@ -119,19 +119,19 @@ impl GpusToCheck {
             }
             Ok(node) => {
                 for (_, why) in node.lost_gpus() {
-                    note(&format!("not judged: {why}"));
+                    note(&format!("not checked: {why}"));
                 }
                 return Ok(Self::OfNode(Box::new(EmptyNode::from_node(&node))));
             }
             Err(error) if error.has_no_driver() => error.to_string(),
             Err(error) => {
                 let hint =
-                    "to judge without this machine's GPUs give --models, or --gpu MODEL:COUNT";
+                    "use --models, or --gpu MODEL:COUNT, to check without the GPUs of this machine";
                 return Err(CommandError::from(error).with_hint(hint));
             }
         };
         note(&format!(
-            "No GPU is seen here, so the models of the catalog are judged: {why}."
+            "no GPU is visible here, so the models of the catalog are checked: {why}"
         ));
         Ok(Self::OfCatalog)
     }
@@ -256,7 +256,7 @@ fn short_remarks(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
         if others > 2 {
             remarks.truncate(1);
             remarks.push(format!(
-                "{}: {others} more remarks for other models: check --gpu MODEL shows those for one, and --json all",
+                "{}: {others} more remarks for other models; --gpu MODEL shows those of one model, --json all",
                 profile.block_heading(block)
             ));
         }
@@ -294,8 +294,7 @@ fn unfit_error(judged: &[BlockOnModel]) -> Option<CommandError> {
     } else {
         ExitStatus::Usage
     };
-    let hint = "name the models you have with --gpu MODEL, or keep others away from a block with \
-                select = { product = \"…\" }";
+    let hint = "select your models with --gpu MODEL, or restrict a block with select = { product = \"…\" }";
     Some(CommandError::new(kind, text).with_hint(hint))
 }
 

@@ -41,7 +41,7 @@ impl Report for ModelsDocument {
         }
         let _ = writeln!(
             out,
-            "\nIncomplete models, with the data that nobody has published:"
+            "\nIncomplete models, with the data that is not published:"
         );
         for incomplete in &self.incomplete {
             let _ = writeln!(out, "{}", style(&incomplete.model).bold());

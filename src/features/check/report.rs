@@ -44,8 +44,8 @@ pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
             continue;
         };
         if shape.is_unknown {
-            let why = "not judged: the driver does not list its profiles, which it may do for root or while MIG is \
-                       on, and the catalog lacks them";
+            let why = "not checked: the driver does not list its profiles, which it may do for root or while MIG is \
+             on, and the catalog lacks them";
             out.push_str(&wrap_behind("  ", why, width));
         } else if shape.is_mig {
             let _ = writeln!(out, "  {}", draw_map(&shape.map));
@@ -278,7 +278,7 @@ pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -
         for model in unjudged_models(profile, block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
             let head = format!("  {key:widest$}  ");
-            let why = format!("not judged: nobody has published {lacks}");
+            let why = format!("not checked: no published data on {lacks}");
             out.push_str(&wrap_behind(&head, &why, width));
         }
     }

@@ -91,7 +91,7 @@ fn start_private_daemon(node: &Node, environment: &Environment) -> Result<Served
             Ok(()) if device.live_daemon().is_some() => {}
             Ok(()) => {
                 note(&format!(
-                    "A private daemon serves {} for this comparison.",
+                    "a private daemon serves device {} for this comparison",
                     device.name
                 ));
                 return join_private_daemon(environment, device);
@@ -101,9 +101,9 @@ fn start_private_daemon(node: &Node, environment: &Environment) -> Result<Served
     Err(first_error.unwrap_or_else(|| {
         CommandError::new(
             ExitStatus::Refused,
-            "each device that you may use has a daemon already",
+            "each device that you may use already has a daemon",
         )
-        .with_hint("leave out --private: mig-mps compare DEVICE -- PROGRAM")
+        .with_hint("omit --private: `mig-mps compare DEVICE -- PROGRAM`")
     }))
 }
 
@@ -115,7 +115,8 @@ fn join_private_daemon(environment: &Environment, device: &Device) -> Result<Ser
 /// The error where the node has no daemon, for root, who may want one for all users.
 fn no_daemon_error() -> CommandError {
     CommandError::new(ExitStatus::Refused, "no device has a daemon").with_hint(
-        "mig-mps compare --private -- PROGRAM starts a daemon for the comparison; mig-mps up PROFILE starts daemons for users",
+        "run `mig-mps compare --private -- PROGRAM` to start a daemon for the comparison, or `mig-mps up PROFILE` to \
+         start daemons for users",
     )
 }
 
@@ -141,9 +142,9 @@ fn idle_device<'n>(node: &'n Node, environment: &Environment) -> Result<&'n Serv
 
 fn joint_device_error(name: &str) -> CommandError {
     usage_error(format_args!(
-        "{name} is a joint device, and compare measures on one GPU"
+        "device {name} is a joint device, but compare measures on one GPU"
     ))
-    .with_hint("compare on a device with one GPU")
+    .with_hint("use a device on one GPU")
 }
 
 /// Returns the pids of the programs that use a device, as clients or outside MPS.
@@ -166,16 +167,18 @@ fn check_not_in_use(node: &Node, device: Option<&Device>, served: Option<&Served
         .map_or("", String::as_str);
     let pids = user_pids(device, served);
     if !pids.is_empty() {
-        let what = format!("{name} is in use: pid {}", pids.join(", "));
+        let what = format!("device {name} is in use: pid {}", pids.join(", "));
         let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.with_hint("a comparison needs the device for itself"));
+        return Err(error.with_hint(
+            "wait until the other programs have exited; a comparison needs the whole device",
+        ));
     }
     let mode = device
         .filter(|device| device.is_whole())
         .and_then(|device| node.gpu_with_uuid(&device.key.gpu)?.compute_mode);
     if mode == Some(EXCLUSIVE_PROCESS) {
         return Err(command_error(format_args!(
-            "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
+            "the GPU of device {name} is in exclusive-process mode: no program can use it outside MPS"
         ))
         .with_hint("apply a profile without compute-mode first"));
     }

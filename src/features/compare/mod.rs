@@ -24,7 +24,7 @@ use crate::host::{Environment, adopt_descendants, empty_directory};
 use crate::node::{Detail, Node, Served, observe};
 use crate::render::format::{format_count, format_time_taken};
 use crate::render::json::{VERSION, print_report};
-use crate::render::{examples_and_statuses, note};
+use crate::render::{examples_and_statuses, note, report};
 use crate::settings::Percentage;
 use crate::shared::program::end_descendants;
 
@@ -153,7 +153,7 @@ fn show(comparison: &Comparison, is_complete: bool, as_json: bool) -> Result<()>
     } else if as_json || comparison.comparisons.is_empty() {
         return Ok(());
     } else {
-        note("Not everything was measured. These rounds were:");
+        note("not everything was measured. Finished rounds:");
     }
     Ok(print_report(comparison, as_json)?)
 }
@@ -167,11 +167,12 @@ fn note_unseen(comparison: &Comparison, as_json: bool) {
         .flat_map(|row| [row.without_mps.is_seen(), row.with_mps.is_seen()]);
     if seen.clone().any(|seen| seen == Some(false)) {
         if as_json {
-            note(&verdict::verdict(name, &comparison.comparisons));
+            report(&verdict::verdict(name, &comparison.comparisons));
         }
     } else if seen.any(|seen| seen.is_none()) {
         note(&format!(
-            "Whether the copies were MPS clients was not checked: the driver shows who computes on {name} to root only."
+            "it was not checked whether the copies were MPS clients, because only root can see who computes on device \
+             {name}"
         ));
     }
 }
@@ -219,8 +220,8 @@ impl CompareArgs {
         let count = 2 * self.rounds * u32::try_from(rows).unwrap_or(u32::MAX);
         let (each, all) = (self.seconds, self.seconds.saturating_mul(count));
         note(&format!(
-            "{count} measurements of up to {} each: up to {} in all, or longer where one run of the program takes longer. \
-             Ctrl-C ends them.",
+            "{count} measurements of up to {} each: up to {} in all, or longer if one run of the program takes \
+             longer; press Ctrl-C to stop",
             format_time_taken(each),
             format_time_taken(all)
         ));
@@ -254,10 +255,10 @@ impl CompareArgs {
         match served.firm_client_limit() {
             Some(limit) if limit < most => {
                 let name = &served.record.name;
-                let what = format!("{name} takes {limit} clients, and not {most}");
+                let what = format!("device {name} accepts {limit} clients, not {most}");
                 let error = usage_error(what);
                 Err(error.with_hint(format!(
-                    "use -n {limit}, or raise max-clients: mig-mps help profile"
+                    "use -n {limit}, or raise max-clients (`mig-mps help profile`)"
                 )))
             }
             _ => Ok(self.copies.clone()),
@@ -282,7 +283,7 @@ fn usual_copies(served: &Served) -> Vec<u32> {
             copies.push(limit);
         }
         note(&format!(
-            "{} takes {}: no more copies are compared; -n N compares others.",
+            "device {} accepts {}, so no more copies are compared; use -n N to compare other numbers",
             served.record.name,
             format_count(limit as usize, "client")
         ));

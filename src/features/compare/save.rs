@@ -8,7 +8,7 @@ use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::host::{append_privately, format_count, join_words};
 use crate::node::{Node, Served};
 use crate::profile::{MeasuredDevice, Measurement, WantedPrograms, is_program_name};
-use crate::render::note;
+use crate::render::report;
 use crate::settings::Percentage;
 
 use super::report::{Compared, Spread};
@@ -33,23 +33,24 @@ impl Save {
         threads: Option<Percentage>,
     ) -> Result<Self> {
         if !is_program_name(&program) {
-            let what = format!("figures cannot be saved of a program that is called \"{program}\"");
-            return Err(usage_error(what).with_hint("give it a name: --program NAME"));
+            let what = format!("cannot save measurements of a program with the name \"{program}\"");
+            return Err(usage_error(what).with_hint("give the program a name with --program NAME"));
         }
         let record = &served.record;
         let device = record.profile.as_deref().map_or(Ok(MeasuredDevice::Whole), |profile| {
             profile.parse().map_err(|_| {
                 usage_error(format_args!(
-                    "{} is a compute instance ({profile}): figures are saved only of whole GPU instances",
+                    "device {} is a compute instance ({profile}): measurements can be saved only for whole GPU \
+                     instances",
                     record.name
                 ))
-                .with_hint("compare without --save, or on a device that is a whole GPU instance")
+                .with_hint("omit --save, or use a device that is a whole GPU instance")
             })
         })?;
         let product = node
             .gpu_with_uuid(&record.key.gpu)
             .map_or("", |gpu| gpu.product.as_str());
-        let file = append_privately(path).context("cannot save figures")?;
+        let file = append_privately(path).context("cannot save measurements")?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -95,7 +96,7 @@ impl Save {
         }
         // As `advise` will: of its figures, one that it cannot read takes away all.
         let read = WantedPrograms::parse(&self.path, figures.join("\n"));
-        read.context("cannot save figures")?;
+        read.context("cannot save measurements")?;
         let path = self.path.display();
         // Also after a last line without an end, they begin on a line of their own.
         let before = match self.file.metadata() {
@@ -105,7 +106,7 @@ impl Save {
         let text = format!("{before}{}", figures.join("\n"));
         let written = self.file.write_all(text.as_bytes());
         written.context(format_args!("cannot write {path}"))?;
-        note(&format!(
+        report(&format!(
             "Saved {} to {path}.",
             format_count(figures.len(), "measurement")
         ));
@@ -125,11 +126,11 @@ fn check_none_unseen(rows: &[&Compared]) -> Result<()> {
         _ => (join_words(&numbers, "and"), "copies"),
     };
     let what = format!(
-        "cannot save the figures of {numbers} {copies}: the driver did not list a copy as an MPS client in each round"
+        "cannot save the measurements of {numbers} {copies}: the driver did not list a copy as an MPS client in each \
+         round"
     );
-    Err(command_error(what).with_hint(
-        "measure a program that runs for longer and uses the GPU, with a longer --seconds",
-    ))
+    Err(command_error(what)
+        .with_hint("measure a program that runs longer and uses the GPU, with a longer --seconds"))
 }
 
 #[cfg(test)]

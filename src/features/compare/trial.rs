@@ -128,8 +128,8 @@ impl Trial<'_> {
         let ran: Option<Vec<Throughput>> = ran?.into_iter().collect();
         sum_throughputs(ran.ok_or_else(|| {
             let hours = MAX_TRIAL_TIME.as_secs() / 3600;
-            command_error(format_args!("the program has not ended within {hours} h")).with_hint(
-                "compare needs a program that ends, or prints a rate: mig-mps compare --help",
+            command_error(format_args!("the program did not exit within {hours} h")).with_hint(
+                "use a program that exits, or prints its throughput (`mig-mps compare --help`)",
             )
         })?)
     }
@@ -236,8 +236,8 @@ fn join_thread(
 ) -> Result<Option<Throughput>> {
     match thread.join() {
         Ok(measured) => measured,
-        Err(_) => Err(command_error("a thread of mig-mps has crashed")
-            .with_hint("this is a defect of mig-mps: please report it")),
+        Err(_) => Err(command_error("a thread of mig-mps crashed")
+            .with_hint("report this defect of mig-mps to the project")),
     }
 }
 
@@ -397,8 +397,8 @@ fn program_failed(words: &[OsString], run: &TrialRun) -> CommandError {
         "" => String::new(),
         line => format!(": {}", shorten_command(line)),
     };
-    command_error(format_args!("{program} ended with {}{last}", run.status))
-        .with_hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
+    command_error(format_args!("{program} failed ({}){last}", run.status))
+        .with_hint("try the program without the comparison first: `mig-mps run DEVICE -- PROGRAM`")
 }
 
 /// Adds the throughputs of all copies.
@@ -407,7 +407,7 @@ fn sum_throughputs(copies: Vec<Throughput>) -> Result<Throughput> {
     let with_rates = copies.iter().filter(|copy| copy.line.is_some()).count();
     if with_rates > 0 && with_rates < copies.len() {
         return Err(mixed_output_error(
-            "some copies end their output with a number, and others do not",
+            "some copies end their output with a number, but others do not",
         ));
     }
     let latency_ms = copies
@@ -424,7 +424,7 @@ fn sum_throughputs(copies: Vec<Throughput>) -> Result<Throughput> {
 
 /// Returns the error for a program that does not always print a rate.
 pub(super) fn mixed_output_error(what: &'static str) -> CommandError {
-    command_error(what).with_hint("--by-runs measures how often the program runs")
+    command_error(what).with_hint("use --by-runs to measure how often the program runs")
 }
 
 #[cfg(test)]

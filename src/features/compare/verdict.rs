@@ -12,8 +12,8 @@ pub(super) fn verdict(device: &str, rows: &[Compared]) -> String {
     };
     if rows.iter().any(is_unseen) {
         return format!(
-            "No verdict: in some measurements the driver listed no copy on {device}. The program ended too soon, or did not \
-             use the GPU."
+            "No verdict: in some measurements the driver listed no copy on {device}. The program exited too soon, or \
+             did not use the GPU."
         );
     }
     let speed_ups = rows.iter().map(|row| Spread::from_values(&row.speed_up));

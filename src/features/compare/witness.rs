@@ -58,17 +58,17 @@ impl<'a> Witness<'a> {
                 self.node,
                 self.served,
                 pid,
-                "the comparison was ended",
+                "the comparison was stopped",
             )
             .into();
         }
         let command = host.find_process(pid).map(|process| process.command_line());
         command_error(format_args!(
-            "pid {pid} ({}) used {} as an MPS client, and was to run outside MPS",
+            "pid {pid} ({}) used device {} as an MPS client, but should run outside MPS",
             shorten_command(command.as_deref().unwrap_or("gone")),
             self.served.record.name
         ))
-        .with_hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do")
+        .with_hint("check that the program does not change CUDA_MPS_PIPE_DIRECTORY or start programs that do")
     }
 }
 

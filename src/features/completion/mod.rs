@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::render::{examples, note, print};
+use crate::render::{examples, print, report};
 
 pub use candidates::Sources;
 
@@ -56,7 +56,7 @@ pub fn run(args: &CompletionsArgs, _context: &Context<'_>) -> Result<ExitStatus>
     if let Some(place) = place.as_ref().and_then(|place| place.get_help())
         && std::io::stdout().is_terminal()
     {
-        note(&format!("Write it to {place}"));
+        report(&format!("Write it to {place}"));
     }
     Ok(ExitStatus::Done)
 }

@@ -55,7 +55,7 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if exported.draft.blocks.is_empty() {
         let why = exported.draft.remarks.join("\n");
         let error = command_error(format_args!("this node has nothing to export\n{why}"));
-        return Err(error.with_hint("mig-mps init writes a first profile"));
+        return Err(error.with_hint("run `mig-mps init` to write a first profile"));
     }
     print_or_write_new(&exported.draft.to_string(), args.output.as_deref())?;
     for remark in exported.notes {
@@ -217,17 +217,17 @@ fn profile_remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> 
         if served.run_dir != *run_dir {
             let of = served.run_dir.path().display();
             remarks.push(format!(
-                "{name} is served by a daemon of {of}: up refuses to change that."
+                "device {name} is served by a daemon of {of}, and up refuses to change that"
             ));
         }
         if served.state == DaemonState::Dead {
             remarks.push(format!(
-                "The daemon of {name} is dead: up would start it again."
+                "the daemon of device {name} is dead; up would start it again"
             ));
         }
     }
     remarks.extend(node.unreadable_records().map(|(_, problem)| {
-        format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
+        format!("{problem}; its device is exported as one without a daemon, which may be wrong")
     }));
     let reasons = node
         .gpus
@@ -237,9 +237,9 @@ fn profile_remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> 
         let why = &alike[0].0;
         let gpus: Vec<&str> = alike.iter().map(|(_, gpu)| gpu.as_str()).collect();
         remarks.push(match gpus.as_slice() {
-            [one] => format!("GPU {one} is left out: {why}."),
+            [one] => format!("GPU {one} is left out: {why}"),
             several => format!(
-                "GPUs {} are left out, each for this: {why}.",
+                "GPUs {} are left out, each for this reason: {why}",
                 several.join(", ")
             ),
         });
@@ -404,11 +404,11 @@ impl BlockBuilder<'_> {
             .partition(|device| find_served(self.node, device).is_some());
         let at = instance.placement.start;
         let remark = match (with_daemon.as_slice(), without.as_slice()) {
-            ([], []) => Some("has no compute instance: up would make one"),
-            ([_, ..], [_, ..]) => Some("has devices without daemons: up would start one for each"),
+            ([], []) => Some("has no compute instance; up would create one"),
+            ([_, ..], [_, ..]) => Some("has devices without daemons; up would start one for each"),
             _ => None,
         };
-        let remark = remark.map(|what| format!("The GPU instance at {at} {what}."));
+        let remark = remark.map(|what| format!("the GPU instance at {at} {what}"));
         self.remarks.extend(remark);
         let compute = compute_slices(instance, profile.multiprocessors);
         let mut entry = device_entry(&profile.name, &compute);
@@ -438,7 +438,7 @@ impl BlockBuilder<'_> {
         let shared = shared_name(&names, count);
         if shared.is_none() {
             self.remarks.push(format!(
-                "A profile cannot give these names: {}",
+                "a profile cannot give these names: {}",
                 names.join(", ")
             ));
         }
@@ -458,7 +458,7 @@ impl BlockBuilder<'_> {
         if settings.len() > 1 {
             let names = device_names(self.node, devices).join(", ");
             self.remarks.push(format!(
-                "The settings of {names} differ, which a profile cannot say."
+                "the settings of {names} differ, which a profile cannot express"
             ));
         }
         let value = match settings.into_iter().next() {

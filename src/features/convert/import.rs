@@ -17,7 +17,7 @@ use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::read_text_from;
 use crate::profile::{Profile, ProfileError, Span};
-use crate::render::{examples, note};
+use crate::render::{examples, note, warn};
 use crate::shared::{
     ConvertedProfile, DraftBlock, DraftProfile, device_entry, merge_equal_entries, mig_devices,
     regex_of, table,
@@ -54,7 +54,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         let what = usage_error(format_args!("cannot read {}: {error}", path.display()));
         match near.filter(|_| error.kind() == ErrorKind::NotFound) {
             Some(near) => what.with_hint(near),
-            None => what.with_hint("import reads a configuration of mig-parted (YAML)"),
+            None => what.with_hint("give a configuration of mig-parted (YAML)"),
         }
     })?;
     let is_encoded = BASE64_WORDS.iter().any(|word| text.contains(word));
@@ -85,7 +85,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     for (_, fault) in &found.faults {
         let fault = fault.to_string();
         let fault = fault.lines().next().unwrap_or_default();
-        note(&format!("another part of the file cannot be read: {fault}"));
+        warn(&format!("another part of the file cannot be read: {fault}"));
     }
     Ok(ExitStatus::Done)
 }
@@ -108,14 +108,14 @@ fn choose_configuration<'a, 'b>(
             list_choices(choices)
         )),
         (None, all) => usage_error(format_args!(
-            "{shown} has {} configurations: choose one with --config:\n  {}",
+            "{shown} has {} configurations; choose one with --config:\n  {}",
             all.len(),
             list_choices(choices)
         )),
         (Some(wanted), several) => {
             let names: Vec<String> = several.iter().map(|choice| choice.full_name()).collect();
             usage_error(format_args!(
-                "{shown} has {} configurations \"{wanted}\": choose one with --config:\n  {}",
+                "{shown} has {} configurations \"{wanted}\"; choose one with --config:\n  {}",
                 several.len(),
                 names.join("\n  ")
             ))
@@ -148,11 +148,11 @@ fn no_configuration(path: &Path, is_encoded: bool) -> CommandError {
         "{shown} has no configuration of mig-parted (YAML)"
     ));
     error.with_hint(if path.extension().is_some_and(|end| end == "toml") {
-        "mig-mps up takes a profile (TOML) as it is"
+        "use `mig-mps up` for a profile (TOML) directly"
     } else if is_encoded {
-        "import does not read base64: decode the text first, as with base64 -d"
+        "decode the text first, for example with `base64 -d`"
     } else {
-        "such a text has the keys version and mig-configs"
+        "check that the text has the keys version and mig-configs"
     })
 }
 
@@ -218,7 +218,7 @@ pub fn import(
     remarks.extend(notes.iter().cloned());
     if blocks.is_empty() {
         let first = entries.first().map_or(Span::default(), |entry| entry.span);
-        let message = format!("\"{name}\" selects no GPU: there is nothing for a profile to say");
+        let message = format!("\"{name}\" selects no GPU, so the profile would be empty");
         return Err(spec.text.source.error_at(first, message));
     }
     Ok(ConvertedProfile {
@@ -256,7 +256,7 @@ fn import_notes(
         .map(DeviceFilter::to_string)
         .collect();
     notes.extend(words.iter().map(|word| {
-        format!("device-filter {word} is no PCI id: mig-parted selects no GPU by it.")
+        format!("device-filter {word} is no PCI id, so mig-parted selects no GPU by it")
     }));
     let left_out: BTreeSet<String> = kept
         .iter()
@@ -265,7 +265,7 @@ fn import_notes(
         .map(DeviceFilter::to_string)
         .collect();
     notes.extend(left_out.iter().map(|filter| {
-        format!("device-filter {filter} is left out: it only switches MIG off, on GPUs that the catalog does not know.")
+        format!("device-filter {filter} is left out: it only switches MIG off, on GPUs that the catalog does not know")
     }));
     if !options.exact {
         let full: BTreeSet<String> = kept
@@ -274,7 +274,8 @@ fn import_notes(
             .map(ProfileName::to_string)
             .collect();
         notes.extend(full.iter().map(|name| {
-            format!("{name} gets the compute instance with all its SMs; where there is another, as on an H100, mig-parted makes that (--exact does too).")
+            format!("{name} gets the compute instance with all its SMs; if another one exists, as on an H100, \
+             mig-parted creates that one (--exact does too)")
         }));
     }
     notes
@@ -300,8 +301,8 @@ fn check_left_out(spec: &Spec, kept: &[Imported<'_>]) -> Result<(), ProfileError
         let mut later = kept[position + 1..].iter();
         if block.is_none() && later.any(|(other, _)| entry.overlaps(other)) {
             let message =
-                "without a block for these GPUs another one of this profile would select them";
-            let hint = "mig-mps list shows the product names of a node: give the other entries a device-filter";
+                "without a block for these GPUs, another block of this profile would select them";
+            let hint = "give the other entries a device-filter; `mig-mps list` shows the product names of a node";
             return Err(spec
                 .text
                 .source
@@ -328,7 +329,7 @@ fn draft_block(
         wanted_devices(entry, options.exact)
     } else {
         if options.serve_whole {
-            let why = "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.";
+            let why = "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU";
             remarks.push(why.to_owned());
         }
         let mut want = table([("mig", false.into())]);
@@ -375,8 +376,8 @@ fn selector_for(
             [] => {
                 let message =
                     format!("the catalog has no product name for the device id {filter}");
-                let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
-                            import the rest, and add a block with select = { product = \"^NAME$\" }";
+                let hint = "take this id out of the file, import the rest, and add a block with\nselect = { product = \
+                 \"^NAME$\" }; `mig-mps list` shows the product names of a node";
                 return Err(spec.text.source.error_at(entry.span, message).with_hint(hint));
             }
             [one] => format!("device-filter {filter}: {one}"),
@@ -385,7 +386,7 @@ fn selector_for(
         products.extend(found);
     }
     if entry.filter.iter().any(DeviceFilter::has_subsystem) {
-        let why = "A product name does not tell subsystem ids apart: other boards of that name are selected too.";
+        let why = "a product name does not distinguish subsystem ids, so other boards with that name are selected too";
         remarks.push(why.to_owned());
     }
     if !products.is_empty() {

@@ -170,12 +170,12 @@ impl Spec {
         };
         let mig_devices = match entry.mig_devices {
             Some(devices) if !mig_enabled && !devices.value.is_empty() => {
-                let message = "mig-devices are asked for where mig-enabled is false";
+                let message = "mig-devices are requested although mig-enabled is false";
                 return Err(self.error_at(devices.referenced, message));
             }
             Some(devices) => self.parse_mig_devices(devices)?,
             None if mig_enabled => {
-                let message = "mig-devices is missing where mig-enabled is true";
+                let message = "mig-devices is missing although mig-enabled is true";
                 return Err(self.error_at(at, message));
             }
             None => Vec::new(),
@@ -305,7 +305,7 @@ impl FromStr for MigDevice {
         }
         if profile.is_short() {
             return Err(format!(
-                "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
+                "\"{text}\" does not have its memory, which mig-parted requires: \"3g.40gb\", not \"3g\""
             ));
         }
         if !has_one_list(text) {

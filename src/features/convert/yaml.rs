@@ -189,7 +189,7 @@ impl Excerpt {
                 let text = other.render_with_formatter(&UserMessageFormatter);
                 // It ends with the place, which is shown anyway.
                 let why = text.split(" at line ").next().unwrap_or(&text);
-                format!("this is no YAML that import reads: {why}")
+                format!("this is not YAML that import can read: {why}")
             }
         };
         let error = self.source.error_at(span, message);

@@ -53,7 +53,8 @@ fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
         Vec::new()
     } else if node.control_program().has_open_settings {
         let seen = format!(
-            "every user of the device can change its limits: the MPS of driver {} takes settings from everybody",
+            "every user of the device can change its limits, because the MPS of driver {} accepts settings from all \
+             users",
             node.driver
         );
         vec![Finding::warn(id, seen)]
@@ -86,7 +87,7 @@ fn daemon_files(id: &'static str, examined: &Examined<'_>, served: &Served) -> V
             format!("its daemon may open {few} files, as its profile says (nofile)"),
         ),
         Some(few) => {
-            let seen = format!("its daemon may open {few} files");
+            let seen = format!("its daemon may open only {few} files");
             let finding = if few < MIN_OPEN_FILES {
                 Finding::fail(id, seen)
             } else {
@@ -107,7 +108,7 @@ fn outdated_program(id: &'static str, examined: &Examined<'_>, served: &Served) 
         Some(true) => Finding::warn(
             id,
             format!(
-                "the program of its daemon (pid {}) was replaced since it was started",
+                "the program of its daemon (pid {}) was replaced after the daemon started",
                 process.pid
             ),
         )
@@ -148,7 +149,7 @@ fn unreaped_programs(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
             _ => ("MPS programs have", "them"),
         };
         let seen = format!(
-            "{have} ended, and pid {parent} does not reap {them}: pid {}",
+            "{have} exited, and pid {parent} does not reap {them}: pid {}",
             children.join(", ")
         );
         if !is_neglected {
@@ -177,7 +178,7 @@ struct Manager {
 const MANAGERS: [Manager; 4] = [
     Manager {
         program: "nvidia-mig-manager",
-        about: "mig-parted's service, which applies a MIG configuration of its own at boot",
+        about: "mig-parted's service, which applies a separate MIG configuration at boot",
         operand: Some("mig-manager"),
     },
     Manager {
@@ -227,7 +228,7 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
     for path in examined.environment.host.default_directories() {
         let path = path.display();
         findings.push(
-            Finding::warn(id, format!("{path} has files of a daemon that has ended"))
+            Finding::warn(id, format!("{path} has files of a daemon that has exited"))
                 .with_command(format!("sudo rm -r {path}")),
         );
     }

@@ -67,14 +67,14 @@ fn judge_directory(id: &'static str, path: &Path) -> Finding {
 fn run_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
         Ok(directories) => judge_directory(id, &directories.run),
-        Err(error) => Finding::fail(id, format!("{error}: {}", error.hints().join("; "))),
+        Err(error) => Finding::fail(id, format!("{error}; {}", error.hints().join("; "))),
     }
 }
 
 fn log_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
         Ok(directories) => judge_directory(id, &directories.log),
-        Err(_) => Finding::unknown(id, "it belongs to the run directory, and there is none"),
+        Err(_) => Finding::unknown(id, "it belongs to the run directory, which does not exist"),
     }
 }
 
@@ -175,7 +175,7 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let is_broken = |path: &Path| path.is_symlink() && !path.exists();
     for entry in entries.filter(|entry| is_broken(&entry.path())) {
         let path = to_printable(&entry.path().display().to_string());
-        let finding = Finding::warn(id, format!("{path} leads nowhere"));
+        let finding = Finding::warn(id, format!("{path} is a broken link"));
         findings.push(finding.with_path_command(&path, format!("rm {path}")));
     }
     findings

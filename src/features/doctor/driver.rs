@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
 
 fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Finding {
     let Some(loaded) = examined.environment.host.driver_version() else {
-        let seen = "/proc/driver/nvidia/version is not there: the kernel module is not loaded";
+        let seen = "/proc/driver/nvidia/version does not exist: the kernel module is not loaded";
         return Finding::fail(id, seen).with_command("sudo modprobe nvidia");
     };
     let libraries = &examined.node.driver;
@@ -88,7 +88,7 @@ fn libcuda(id: &'static str, examined: &Examined<'_>) -> Finding {
 /// Adds to a missing library that a container has the driver, if one has it.
 fn with_container(missing: String) -> String {
     match driver_container_hint() {
-        Some(hint) => format!("{missing}: {hint}"),
+        Some(hint) => format!("{missing}; {hint}"),
         None => missing,
     }
 }
@@ -97,7 +97,7 @@ fn mps_programs(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.mps_programs() {
         Ok(programs) => Finding::ok(id, programs.control.display().to_string()),
         Err(error) => {
-            let seen = format!("{error}: {}", error.hints().join("; "));
+            let seen = format!("{error}; {}", error.hints().join("; "));
             Finding::fail(id, seen)
                 .with_command("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server")
         }
@@ -108,7 +108,7 @@ fn mps_versions(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let environment = examined.environment;
     let (Ok(programs), Some(server)) = (environment.mps_programs(), environment.server_program())
     else {
-        return vec![Finding::unknown(id, "the programs are not there")];
+        return vec![Finding::unknown(id, "the programs do not exist")];
     };
     let mut findings = Vec::new();
     if program_directories(&programs.control).is_disjoint(&program_directories(&server)) {
@@ -133,7 +133,7 @@ fn mps_versions(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let Some(wanted) = examined.node.cuda_version else {
         findings.push(Finding::unknown(
             id,
-            "the driver does not tell its CUDA version",
+            "the driver does not report its CUDA version",
         ));
         return findings;
     };
@@ -155,7 +155,7 @@ fn judge_version(id: &'static str, program: &Path, wanted: u32) -> Finding {
         )
         .with_command(show),
         None => {
-            Finding::unknown(id, format!("{path} does not tell its version")).with_command(show)
+            Finding::unknown(id, format!("{path} does not contain its version")).with_command(show)
         }
     }
 }

@@ -57,16 +57,16 @@ fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
     let near = closest_match(word, ids.filter(|_| !is_number))
         .map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
     let error = usage_error(format!(
-        "no check or error is called \"{}\"{near}",
+        "no check or error has the name \"{}\"{near}",
         shorten_command(word)
     ));
     let error = match command_for(word) {
-        Some(command) => error.with_hint(format!("did you mean mig-mps {command}?")),
+        Some(command) => error.with_hint(format!("did you mean `mig-mps {command}`?")),
         None => error,
     };
-    let error = error.with_hint("mig-mps help checks lists all");
+    let error = error.with_hint("run `mig-mps help checks` to list all checks and errors");
     Err(error.with_hint(format!(
-        "mig-mps help {} searches the manual",
+        "run `mig-mps help {}` to search the manual",
         quote_for_shell(&shorten_command(word))
     )))
 }

@@ -48,7 +48,7 @@ fn architecture(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
     vec![match gpu.capability {
         None => Finding::unknown(
             id,
-            format!("GPU {index} does not tell its compute capability"),
+            format!("GPU {index} does not report its compute capability"),
         ),
         Some(is) if is < VOLTA => Finding::warn(
             id,
@@ -114,11 +114,11 @@ fn gpu_holders(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
     vec![match examined.holders_of(gpu) {
         None => Finding::unknown(id, format!("GPU {index}: its holders are not known")),
         Some(holders) if !holders.seen.is_empty() => {
-            let seen = format!("GPU {index}: held open by {}", name_holders(holders));
+            let seen = format!("GPU {index}: kept open by {}", name_holders(holders));
             if waits {
                 Finding::warn(
                     id,
-                    format!("{seen}: its MIG mode cannot change until they end"),
+                    format!("{seen}: its MIG mode cannot change until these processes exit"),
                 )
                 .with_command(if holders.seen.iter().any(Holder::is_slurmd) {
                     "sudo systemctl stop slurmd".to_owned()
@@ -132,12 +132,12 @@ fn gpu_holders(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
         Some(holders) if waits && holders.hidden > 0 => Finding::hidden(
             id,
             format!(
-                "GPU {index}: {} processes are hidden, and each may hold it",
+                "GPU {index}: {} processes are hidden, and each may keep it open",
                 holders.hidden
             ),
         )
         .with_command(sudo_command_line()),
-        Some(_) => Finding::ok(id, format!("GPU {index}: nobody has it open")),
+        Some(_) => Finding::ok(id, format!("GPU {index}: no process has it open")),
     }]
 }
 
@@ -179,7 +179,7 @@ fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         findings.push(match mode {
             COMPUTE_MODE_PROHIBITED => Finding::fail(id, seen).with_command(reset),
             EXCLUSIVE_PROCESS if !is_set => Finding::warn(id, format!(
-                "{seen}, and not by a profile: a program that does not reach a daemon gets error 46{setter}"
+                "{seen}, but not by a profile: a program that does not reach a daemon gets error 46{setter}"
             ))
             .with_command(reset),
             _ => Finding::ok(id, seen),
@@ -197,17 +197,17 @@ fn persistence(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
         (Some(true), _) => Finding::ok(id, format!("GPU {index}: persistence mode is on")),
         (None, _) | (_, None) => Finding::unknown(id, format!("GPU {index}: not known")),
         (_, Some(holders)) if !holders.seen.is_empty() => {
-            Finding::ok(id, format!("GPU {index}: by those who have it open"))
+            Finding::ok(id, format!("GPU {index}: by the processes that have it open"))
         }
         (_, Some(holders)) if holders.hidden > 0 => Finding::hidden(
             id,
             format!(
-                "GPU {index}: {} processes are hidden, and each may hold it",
+                "GPU {index}: {} processes are hidden, and each may keep it open",
                 holders.hidden
             ),
         ),
         _ => Finding::warn(id, format!(
-            "GPU {index}: persistence mode is off, nvidia-persistenced does not run, and nobody has it open"
+            "GPU {index}: persistence mode is off, nvidia-persistenced does not run, and no process has it open"
         ))
         .with_command("sudo systemctl enable --now nvidia-persistenced"),
     }]
@@ -219,7 +219,7 @@ fn instances_without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu
     }
     let index = gpu.index;
     let Some(instances) = &gpu.all_instances else {
-        let seen = format!("GPU {index}: the driver shows its instances to root alone");
+        let seen = format!("GPU {index}: the driver shows its instances only to root");
         return vec![Finding::hidden(id, seen).with_command(sudo_command_line())];
     };
     instances
@@ -229,7 +229,8 @@ fn instances_without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu
             let (instance, placement) = (one.id, one.placement);
             if examined.node.belongs_to_virtual_machine(gpu, one) {
                 let seen = format!(
-                    "GPU {index}: GPU instance {instance} at {placement} is a virtual machine's: mig-mps leaves it alone"
+                    "GPU {index}: GPU instance {instance} at {placement} belongs to a virtual machine, so mig-mps \
+                     does not change it"
                 );
                 return Finding::ok(id, seen);
             }
@@ -270,7 +271,7 @@ fn foreign_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         .iter()
         .any(|one| created.iter().any(|made| is_created_in(made, gpu, one)));
     let seen = format!(
-        "GPU {}: another tool made the instances at {}",
+        "GPU {}: another tool created the instances at {}",
         gpu.index,
         places.join(", ")
     );
@@ -310,7 +311,9 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
             let noun = if units.len() == 1 { "slice" } else { "slices" };
             let places = format_ranges(&Vec::from_iter(units));
             let index = gpu.index;
-            let seen = format!("GPU {index}: {kind} that mig-mps made are gone: {noun} {places}");
+            let seen = format!(
+                "GPU {index}: {kind} that mig-mps created no longer exist: {noun} {places}"
+            );
             Finding::warn(id, seen).with_command(examined.node.up_command())
         })
         .collect()

@@ -45,7 +45,7 @@ pub fn print_report(all: &[Diagnosis], is_verbose: bool, is_root: bool) -> Resul
     }
     let _ = writeln!(
         out,
-        "{}\nmig-mps verify shows whether programs become clients.",
+        "{}\nRun `mig-mps verify` to check whether programs become clients.",
         summary_line(&all)
     );
     render::print(&out)

@@ -145,7 +145,7 @@ fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in examined.environment.host.leftover_memory() {
         let path = path.display().to_string();
-        let finding = Finding::warn(id, format!("{path} is of a server that has ended"));
+        let finding = Finding::warn(id, format!("{path} belongs to a server that has exited"));
         findings.push(finding.with_path_command(&path, format!("sudo rm {path}")));
     }
     findings

@@ -192,7 +192,7 @@ fn not_ready_error(cause: NotReady) -> CommandError {
     if !is_for_others {
         return error;
     }
-    let hint = "give the job another device, or change serve in the profile of this one";
+    let hint = "give the job another device, or change the key serve in the profile";
     CommandError {
         hints: vec![hint.to_owned()],
         ..error
@@ -212,7 +212,7 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if record.boot_id == environment.host.boot_id()? {
         check_control_group(context, &record.control_group).map_err(|error| CommandError {
             hints: vec![format!(
-                "end the programs of the job with mig-mps kill, and remove {}",
+                "end the programs of the job with `mig-mps kill`, then remove {}",
                 record.path(&run_dir).display()
             )],
             ..error
@@ -240,8 +240,9 @@ fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> 
             || is_below(&job.control_group, control_group)
         {
             let what = format!("job {id} has the control group {control_group}");
-            return Err(usage_error(what)
-                .with_hint(format!("mig-mps job end --id {id}, if that job has ended")));
+            return Err(usage_error(what).with_hint(format!(
+                "run `mig-mps job end --id {id}` if that job has ended"
+            )));
         }
     }
     others.retain(|other| other.control_group == job.control_group);
@@ -260,8 +261,10 @@ fn find_user(word: &str) -> Result<Uid> {
     }
     match Account::from_name(word)? {
         Some(account) => Ok(account.uid),
-        None => Err(usage_error(format_args!("this machine has no user {word}"))
-            .with_hint("--user takes a name, or the number of a user")),
+        None => Err(
+            usage_error(format_args!("user {word} does not exist on this machine"))
+                .with_hint("give --user the name or the number of a user"),
+        ),
     }
 }
 
@@ -272,7 +275,7 @@ impl GroupArgs {
         let group = match (&self.cgroup, self.pid) {
             (Some(path), _) => host.control_group_at(path).ok_or_else(|| {
                 usage_error(format_args!("{path} is not the path of a control group"))
-                    .with_hint("--cgroup takes a path such as /pbs_jobs.service/jobid/7.server")
+                    .with_hint("give --cgroup a path such as /pbs_jobs.service/jobid/7.server")
             })?,
             (None, pid) => {
                 let pid = Pid(pid.unwrap_or_default());
@@ -281,9 +284,9 @@ impl GroupArgs {
                     .and_then(|process| process.job_control_group())
                     .ok_or_else(|| {
                         command_error(format_args!(
-                            "pid {pid} does not run, or no batch system but Slurm has made its control group"
+                            "pid {pid} does not run, or no batch system except Slurm has created its control group"
                         ))
-                        .with_hint("name the control group of the job with --cgroup")
+                        .with_hint("give the control group of the job with --cgroup")
                     })?
             }
         };
@@ -328,5 +331,5 @@ fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
     };
     let what = format!("the control group {group} contains more than one job: {what}");
     Err(usage_error(what)
-        .with_hint("name the control group that the batch system has made for the job"))
+        .with_hint("give the control group that the batch system has created for the job"))
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::offer::{DOMAIN, MAX_NAME_CHARS, ResourceOffers};
 use crate::config::NODE_FEATURES;
 use crate::host::{Environment, FileResult, OwnFile};
-use crate::render::note;
+use crate::render::warn;
 use crate::state::ProfileHistory;
 
 /// The time between two looks at the directory, which NFD may make later, and at the name of the profile.
@@ -37,15 +37,15 @@ pub async fn keep_labels(environment: &'static Environment, mut offers: Receiver
         let problem = write_labels(environment, &text).err().map(|error| {
             let restart = match error.kind() {
                 // The sandbox began before the directory was made.
-                ErrorKind::ReadOnlyFilesystem => ": systemctl restart mig-mps-device-plugin",
+                ErrorKind::ReadOnlyFilesystem => "; run `systemctl restart mig-mps-device-plugin`",
                 _ => "",
             };
-            format!("cannot write labels of the node for NFD: {error}{restart}")
+            format!("cannot write node labels for NFD: {error}{restart}")
         });
         if problem != said
             && let Some(problem) = &problem
         {
-            note(problem);
+            warn(problem);
         }
         said = problem;
         if matches!(timeout(LABEL_PERIOD, offers.changed()).await, Ok(Err(_))) {

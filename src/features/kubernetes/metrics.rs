@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::offer::{OfferedDevice, ResourceOffers};
 use crate::host::{FileError, lock};
-use crate::render::note;
+use crate::render::{report, warn};
 
 /// The pause before the plugin tries again to listen at its address.
 const BIND_PAUSE: Duration = Duration::from_secs(3);
@@ -70,13 +70,13 @@ pub async fn keep_metrics(address: SocketAddr, facts: Arc<KubeletFacts>) {
         };
         let problem = bind_problem(address, error);
         if said.as_ref() != Some(&problem) {
-            note(&problem);
+            warn(&problem);
             said = Some(problem);
         }
         sleep(BIND_PAUSE).await;
     };
     if let Ok(address) = listener.local_addr() {
-        note(&format!("metrics: http://{address}/metrics"));
+        report(&format!("metrics: http://{address}/metrics"));
     }
     answer_requests(&listener, &facts).await;
 }
@@ -84,12 +84,14 @@ pub async fn keep_metrics(address: SocketAddr, facts: Arc<KubeletFacts>) {
 fn bind_problem(address: SocketAddr, error: io::Error) -> String {
     let remedy = if error.kind() == io::ErrorKind::AddrInUse {
         let port = address.port();
-        format!("; ss -ltnp 'sport = :{port}' shows the program that listens there")
+        format!("; run `ss -ltnp 'sport = :{port}'` to find the program that listens there")
     } else {
         String::new()
     };
     let (error, pause) = (FileError::from(error), BIND_PAUSE.as_secs());
-    format!("cannot serve metrics at {address}: {error}. Tries again every {pause} seconds{remedy}")
+    format!(
+        "cannot serve metrics at {address}: {error}; trying again every {pause} seconds{remedy}"
+    )
 }
 
 async fn answer_requests(listener: &TcpListener, facts: &Arc<KubeletFacts>) {
@@ -137,7 +139,7 @@ fn answer_request<B>(
         "/metrics" if is_read => (StatusCode::OK, metrics()),
         "/metrics" => (
             StatusCode::METHOD_NOT_ALLOWED,
-            "metrics are read with GET\n".to_owned(),
+            "use GET to read metrics\n".to_owned(),
         ),
         _ => (StatusCode::NOT_FOUND, "the path is /metrics\n".to_owned()),
     };
@@ -189,7 +191,7 @@ fn render_metrics(facts: &KubeletFacts) -> String {
     );
     add(
         "mig_mps_plugin_healthy_shares",
-        "Shares that a new pod can have.",
+        "Shares that a new pod can get.",
         &|resource| Some(count_shares(resource, |offered| offered.ill.is_none())),
     );
     if let Some(used) = &used {

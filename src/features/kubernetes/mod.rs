@@ -44,7 +44,7 @@ use crate::host::{
     Directory, Environment, FileResult, Host, Lock, LockError, is_terminal_control, report_ready,
 };
 use crate::render::table::{Column, Table};
-use crate::render::{STYLES, examples, note, output_width, print};
+use crate::render::{STYLES, examples, note, output_width, print, report, warn};
 
 use labels::{keep_labels, remove_labels};
 use manifest::{ManifestArgs, USUAL_KUBELET};
@@ -156,7 +156,7 @@ fn print_offers(offers: &ResourceOffers) -> Result<()> {
         ]);
     }
     for (name, why) in &offers.refused {
-        note(&format!("{name} is not offered: {why}"));
+        note(&format!("device {name} is not offered: {why}"));
     }
     Ok(print(&table.render(output_width(), "a wider terminal"))?)
 }
@@ -203,7 +203,7 @@ async fn serve_resources(
         }
         tokio::select! {
             changed = offers.changed() => if changed.is_err() {
-                return Err(command_error("the node is no longer watched: an error of this program"));
+                return Err(command_error("the node is no longer watched because of an error in this program"));
             },
             () = &mut ended => break,
         }
@@ -212,7 +212,7 @@ async fn serve_resources(
         kubelet.remove_socket(&endpoint_name(number));
     }
     remove_labels(environment);
-    note("ends: the kubelet takes its devices for unhealthy until it is back");
+    report("exiting; the kubelet treats the devices as unhealthy until the plugin is back");
     Ok(())
 }
 
@@ -239,8 +239,8 @@ async fn wait_for_lock(kubelet: &Kubelet, host: &Host) -> Result<Lock> {
         {
             Some(directory) => return take_lock(&directory, host),
             None if !is_said => {
-                note(&format!(
-                    "waits for a kubelet: {} does not exist",
+                report(&format!(
+                    "waiting for a kubelet: {} does not exist",
                     kubelet.plugins.display()
                 ));
                 is_said = true;
@@ -256,7 +256,7 @@ async fn wait_for_lock(kubelet: &Kubelet, host: &Host) -> Result<Lock> {
 /// Reports that the service is up. The unit of the kubelet waits for that.
 fn report_to_systemd() {
     if let Err(error) = report_ready() {
-        note(&format!("cannot report to systemd: {error}"));
+        warn(&format!("cannot report to systemd: {error}"));
     }
 }
 
@@ -267,9 +267,9 @@ fn take_lock(directory: &Directory, host: &Host) -> Result<Lock> {
     Lock::acquire(host, directory, LOCK_FILE, Duration::ZERO, |_| {}).map_err(|error| match error {
         LockError::Busy { holder, .. } => CommandError::new(
             ExitStatus::Refused,
-            format_args!("{holder} serves this kubelet already"),
+            format_args!("{holder} already serves this kubelet"),
         )
-        .with_hint("systemctl status mig-mps-device-plugin shows the plugin of the service"),
+        .with_hint("run `systemctl status mig-mps-device-plugin` to see the plugin of the service"),
         unusable @ LockError::Unusable { .. } => unusable.into(),
     })
 }

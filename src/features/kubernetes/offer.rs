@@ -118,7 +118,7 @@ impl OfferedDevice {
         if device.group.is_some() && !is_in_cdi {
             // It would not reach the daemon, and run outside MPS.
             return Err(format!(
-                "device {} serves a group, which only a CDI file lets a container join: set cdi = true in the profile",
+                "device {} serves a group, which only a CDI file lets a container join; set cdi = true in the profile",
                 self.name
             ));
         }
@@ -157,7 +157,7 @@ pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<Stri
     }
     let word = if has_default_name(record) {
         resource_word(record)
-            .ok_or("its record is of an earlier version: apply the profile again")?
+            .ok_or("its record is from an earlier version; apply the profile again")?
     } else {
         let is_like = |other: &&DeviceRecord| {
             other.profile == record.profile && other.settings.serve == record.settings.serve
@@ -173,7 +173,8 @@ pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<Stri
         let mut kinds = all.iter().filter(|other| has_default_name(other));
         if kinds.any(|other| resource_word(other).as_deref() == Some(name)) {
             return Err(
-                "it is called like devices without a name of their own: give it another".to_owned(),
+                "its name looks like that of a device without a name; choose another name"
+                    .to_owned(),
             );
         }
         name.to_owned()
@@ -185,7 +186,8 @@ pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<Stri
             .all(|end| end.is_some_and(|c| c.is_ascii_alphanumeric()))
     {
         return Err(format!(
-            "\"{word}\" is no name of a resource: it has at most {MAX_NAME_CHARS} characters, and begins and ends with a letter or digit"
+            "\"{word}\" is not a resource name: it needs at most {MAX_NAME_CHARS} characters, and a letter or digit \
+             at both ends"
         ));
     }
     Ok(format!("{DOMAIN}/{word}"))

@@ -80,7 +80,8 @@ impl Plugin {
         }
         let resource = &self.resource;
         Err(Status::invalid_argument(format!(
-            "a container can have one share of {resource}, and not {shares}: they could be of different GPUs"
+            "a container can have one share of {resource}, not {shares}, because several shares could be on different \
+             GPUs"
         )))
     }
 

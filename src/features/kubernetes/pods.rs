@@ -15,7 +15,7 @@ use super::registration::{Kubelet, call_kubelet};
 use super::v1::pod_resources_lister_client::PodResourcesListerClient;
 use super::v1::{ContainerDevices, ListPodResourcesRequest, PodResources};
 use crate::host::{Environment, lock};
-use crate::render::note;
+use crate::render::warn;
 use crate::state::RunDir;
 use crate::state::record::{PodShare, PodsFile};
 
@@ -47,8 +47,8 @@ pub async fn keep_pods(
         if problem != said
             && let Some(why) = &problem
         {
-            note(&format!(
-                "a change of the node will not know of pods without programs: {why}"
+            warn(&format!(
+                "a change of the node cannot take pods without programs into account: {why}"
             ));
         }
         said = problem;

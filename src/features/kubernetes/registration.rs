@@ -25,7 +25,7 @@ use super::v1beta1::RegisterRequest;
 use super::v1beta1::device_plugin_server::DevicePluginServer;
 use super::v1beta1::registration_client::RegistrationClient;
 use crate::host::{Environment, FileError, FileResult, shorten_command, to_printable};
-use crate::render::note;
+use crate::render::report;
 
 /// The version of the protocol.
 const PROTOCOL_VERSION: &str = "v1beta1";
@@ -154,13 +154,13 @@ pub async fn keep_registered(
     // Says each thing once, until another one has happened.
     let mut say = |what: String| {
         if said != what {
-            note(&format!("{resource}: {what}"));
+            report(&format!("{resource}: {what}"));
             said = what;
         }
     };
     loop {
         let Some(mark) = Mark::from_path(&kubelet.registration_socket()) else {
-            say("waits for the kubelet".to_owned());
+            say("waiting for the kubelet".to_owned());
             sleep(SOCKET_POLL_INTERVAL).await;
             continue;
         };
@@ -172,7 +172,7 @@ pub async fn keep_registered(
             match Socket::bind_and_serve(plugin, &kubelet, &endpoint) {
                 Ok(new) => socket.insert(new),
                 Err(error) => {
-                    say(format!("cannot make the socket {endpoint}: {error}"));
+                    say(format!("cannot create the socket {endpoint}: {error}"));
                     wait_before_retry(&mut pause, &kubelet, mark).await;
                     continue;
                 }
@@ -274,7 +274,7 @@ async fn wait_until_lost(
     loop {
         let streams = *serving.streams.borrow();
         if Mark::from_path(&kubelet.registration_socket()) != Some(mark) {
-            return "the kubelet starts anew";
+            return "the kubelet was restarted";
         }
         if !serving.is_there() {
             return "the socket was removed";

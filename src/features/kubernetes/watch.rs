@@ -22,7 +22,7 @@ use crate::host::{Environment, Pid, RunError, format_count, join_words, lock, ru
 use crate::node::{
     Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
 };
-use crate::render::{note, print};
+use crate::render::{note, print, report};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
@@ -55,7 +55,7 @@ fn read_hardware(environment: &Environment) -> Hardware {
         let served = device.served.as_ref()?;
         let ill = match &device.presence {
             Presence::There => None,
-            Presence::MadeAgain => Some("the device was made again".to_owned()),
+            Presence::MadeAgain => Some("the device was created again".to_owned()),
             Presence::Gone => Some("the device does not exist".to_owned()),
             Presence::Unseen(unseen) => Some(unseen.reason()),
         };
@@ -305,16 +305,16 @@ fn note_changes(before: &ResourceOffers, now: &ResourceOffers) {
     for resource in resources {
         let [was, is] = [before, now].map(|offers| describe_shares(offers, resource));
         if was != is {
-            note(&format!("{resource}: {is}"));
+            report(&format!("{resource}: {is}"));
         }
     }
     for offered in &now.devices {
         let was = before.device_named(&offered.name);
         match (&offered.ill, was.map(|was| &was.ill)) {
             (Some(why), was) if was != Some(&offered.ill) => {
-                note(&format!("{} is unhealthy: {why}", offered.name));
+                report(&format!("device {} is unhealthy: {why}", offered.name));
             }
-            (None, Some(Some(_))) => note(&format!("{} is healthy", offered.name)),
+            (None, Some(Some(_))) => report(&format!("device {} is healthy", offered.name)),
             _ => {}
         }
     }
@@ -323,7 +323,7 @@ fn note_changes(before: &ResourceOffers, now: &ResourceOffers) {
         .iter()
         .filter(|one| !before.refused.contains(one))
     {
-        note(&format!("{name} is not offered: {why}"));
+        note(&format!("device {name} is not offered: {why}"));
     }
 }
 

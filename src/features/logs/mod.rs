@@ -18,8 +18,8 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, FileResult};
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, Node, observe};
-use crate::render::format::{format_count, shorten_list};
-use crate::render::{examples_and_statuses, note, print, print_styled_note, terminal_width};
+use crate::render::format::shorten_list;
+use crate::render::{examples_and_statuses, note, print, print_styled_note, terminal_width, warn};
 
 use follow::{FollowEvent, Follower, merge_by_time};
 use report::{LogView, Omission};
@@ -74,9 +74,9 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let [device] = devices.as_slice() else {
         if args.follow {
             let names: Vec<&str> = devices.iter().map(DeviceLogs::title).collect();
-            let what = format!("--follow follows one device, not {}", names.join(", "));
+            let what = format!("--follow accepts one device, not {}", names.join(", "));
             let error = usage_error(what);
-            return Err(error.with_hint("name one device; several need a terminal each"));
+            return Err(error.with_hint("use --follow with one device in each terminal"));
         }
         for (nth, device) in devices.iter().enumerate() {
             if !args.json {
@@ -99,10 +99,10 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
     let title = device.title();
     let Some(path) = &device.path else {
         return Err(command_error(format_args!(
-            "the log directory of {title} ({}) is not known: its daemon is dead, and was another user's",
+            "the log directory of {title} ({}) is unknown: its daemon is dead and belonged to another user",
             device.uuid
         ))
-        .with_hint("mig-mps logs of that user finds them"));
+        .with_hint("run `mig-mps logs` as that user"));
     };
     let dir = open_log_directory(path, title)?;
     let logs = readable_logs(&dir, args)?;
@@ -131,7 +131,7 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
                     "{} was removed or moved away",
                     path.display()
                 ))
-                .with_hint("run this again: a daemon that is started there has new logs"));
+                .with_hint("run this command again; a daemon that starts there has new logs"));
             }
         }
     }
@@ -140,14 +140,18 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
 fn open_log_directory(path: &Path, title: &str) -> Result<LogDir> {
     LogDir::open(path)
         .context(format!("cannot read the logs of {title}"))
-        .map_err(|error| error.with_hint(format!("mig-mps restart {title} makes new logs")))
+        .map_err(|error| {
+            error.with_hint(format!("run `mig-mps restart {title}` to create new logs"))
+        })
 }
 
 /// Finds the logs that the command line means, each once.
 fn find_logs(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
     if args.is_empty() {
-        let error = usage_error("no device is named");
-        return Err(error.with_hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
+        let error = usage_error("no device is selected");
+        return Err(
+            error.with_hint("run `mig-mps logs DEVICE`, or `mig-mps logs --gpu N` for a whole GPU")
+        );
     }
     let logs = Logs::find_all(environment);
     for hidden in &logs.hidden {
@@ -186,9 +190,8 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
     let node = match observe(environment, Detail::CLIENTS) {
         Ok(node) => node,
         Err(error) => {
-            note(&format!(
-                "The driver does not say what devices there are: {error}. Without it only devices with a record or a \
-                 log are known."
+            warn(&format!(
+                "the driver does not report the devices: {error}. Only devices with a record or a log are known."
             ));
             return Err(unknown);
         }
@@ -219,19 +222,24 @@ fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Ve
     }
     let elsewhere = node.command_as_owner(&names[0], "logs");
     Err(command_error(format_args!(
-        "{} ({}) has no logs: mig-mps has started no daemon for it",
+        "device {} ({}) has no logs: mig-mps has started no daemon for it",
         names[0], device.uuid
     ))
-    .with_hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
+    .with_hint(
+        elsewhere.unwrap_or_else(|| "run `mig-mps status` to see who else serves it".to_owned()),
+    ))
 }
 
 /// Names the deleted devices whose logs are kept; `None` if there are none.
 fn deleted_devices_hint(logs: &Logs, node: &Node) -> Option<String> {
     let deleted = logs.of_deleted_devices(node);
     let titles: Vec<&str> = deleted.into_iter().map(DeviceLogs::title).collect();
-    let devices = format_count(titles.len(), "deleted device");
-    (!titles.is_empty())
-        .then(|| format!("logs of {devices} are kept, too: {}", shorten_list(&titles)))
+    (!titles.is_empty()).then(|| {
+        format!(
+            "run `mig-mps logs` with one of the deleted devices whose logs are kept: {}",
+            shorten_list(&titles)
+        )
+    })
 }
 
 /// Returns the wanted logs that can be read, and names the others.
@@ -347,9 +355,10 @@ impl LogOutput<'_> {
         if is_empty && lines != Some(0) {
             let path = dir.path();
             let lack = if path.join(LogFile::Control.name()).exists() {
-                "has no lines yet."
+                "has no lines yet"
             } else {
-                "has no control.log: `mig-mps doctor` tells whether a running daemon has lost its logs [logs-gone]."
+                "has no control.log; run `mig-mps doctor` to check whether a running daemon has lost its logs \
+                 [logs-gone]"
             };
             note(&format!("{} {lack}", path.display()));
         }

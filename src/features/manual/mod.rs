@@ -141,7 +141,7 @@ fn search_unknown(word: &str, program: &mut Command) -> Result<String> {
         let topics = TOPICS.iter().map(|topic| topic.name);
         let others = ALIASES.iter().map(|alias| alias.name);
         let near = closest_match(word, commands.chain(topics).chain(others));
-        let near = near.map(|near| format!("did you mean mig-mps help {near}?"));
+        let near = near.map(|near| format!("did you mean `mig-mps help {near}`?"));
         CommandError {
             status: ExitStatus::Usage,
             hints: near.into_iter().chain(error.hints).collect(),

@@ -9,7 +9,7 @@ use crate::commands::Context;
 use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::write_files_into;
-use crate::render::{examples, note, with_page_form};
+use crate::render::{examples, report, with_page_form};
 
 use super::TOPICS;
 use super::roff::{render_roff, section_of};
@@ -54,6 +54,6 @@ pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
         written += pages.len();
         pages.clear();
     }
-    note(&format!("wrote {written} pages to {shown}"));
+    report(&format!("wrote {written} pages to {shown}"));
     Ok(ExitStatus::Done)
 }

@@ -135,7 +135,7 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
 
 fn not_found(word: &str) -> CommandError {
     let what = format!("no command and no topic has \"{}\"", shorten_command(word));
-    command_error(what).with_hint("mig-mps help lists all commands and topics")
+    command_error(what).with_hint("run `mig-mps help` to list all commands and topics")
 }
 
 /// Shows some lines below the command that shows all, or what that is about.

@@ -91,7 +91,7 @@ fn named_or_boot_profile(
             "there is no profile to compare the node with: {} does not exist",
             boot.display()
         ))
-        .with_hint("name one: mig-mps metrics --drift PROFILE"));
+        .with_hint("give a profile: `mig-mps metrics --drift PROFILE`"));
     }
     ProfileSource::from(&*boot.to_string_lossy()).load()
 }
@@ -141,6 +141,6 @@ fn observe_drift(
 
 fn note_unknown(why: impl Display) {
     note(&format!(
-        "whether the node is as the profile says is unknown: {why}"
+        "it is unknown whether the node matches its profile: {why}"
     ));
 }

@@ -92,7 +92,7 @@ enum Values {
 const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_driver_answers",
-        help: "1 if the NVIDIA driver answers; otherwise devices are known by their records alone.",
+        help: "1 if the NVIDIA driver answers; otherwise only the records of devices are known.",
         values: Values::Node(|facts| Some((!facts.node.has_no_driver()).into())),
     },
     Metric {
@@ -178,7 +178,7 @@ const METRICS: &[Metric] = &[
     },
     Metric {
         name: "mig_mps_device_clients_over_memory_limit",
-        help: "MPS clients that use more memory than the device lets each client have.",
+        help: "MPS clients that use more memory than the device allows for each client.",
         values: Values::Devices(|_, device| {
             let known = device.daemon_with_known_clients()?;
             let is_seen = known
@@ -208,7 +208,7 @@ const METRICS: &[Metric] = &[
     },
     Metric {
         name: "mig_mps_device_settings_read_back",
-        help: "1 if the daemon of a device was asked for these limits, 0 if they are those configured.",
+        help: "1 if the limits were read from the daemon of the device, 0 if they are the configured ones.",
         values: Values::Devices(|_, device| Some(device.live_daemon()?.is_read_back().into())),
     },
     Metric {
@@ -236,7 +236,7 @@ const METRICS: &[Metric] = &[
     },
     Metric {
         name: "mig_mps_device_memory_size_bytes",
-        help: "All device memory.",
+        help: "Total device memory.",
         values: Values::Devices(|_, device| Some(device.memory()?.total)),
     },
     Metric {
@@ -253,7 +253,7 @@ const METRICS: &[Metric] = &[
     },
     Metric {
         name: "mig_mps_device_restarts_total",
-        help: "Restarts of a device since up has made it, by restart, heal or up.",
+        help: "Restarts of a device since up created it, by restart, heal or up.",
         values: Values::Devices(|_, device| Some(device.served.as_ref()?.record.restarts)),
     },
 ];
@@ -262,12 +262,12 @@ const METRICS: &[Metric] = &[
 const DRIFT_METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_drift_known",
-        help: "1 if the node could be compared with the profile; otherwise the drift has no series.",
+        help: "1 if the node could be compared with the profile; otherwise there is no drift series.",
         values: Values::Node(|facts| Some(matches!(facts.drift?, Drift::Known { .. }).into())),
     },
     Metric {
         name: "mig_mps_drift",
-        help: "1 if the node is not as the profile says.",
+        help: "1 if the node does not match the profile.",
         values: Values::Node(|facts| match facts.drift? {
             Drift::Known { is_any, .. } => Some((*is_any).into()),
             Drift::Unknown => None,
@@ -275,7 +275,7 @@ const DRIFT_METRICS: &[Metric] = &[
     },
     Metric {
         name: "mig_mps_device_drift",
-        help: "1 if the daemon of a device is not as the profile says.",
+        help: "1 if the daemon of a device does not match the profile.",
         values: Values::Devices(|facts, device| match facts.drift? {
             Drift::Known { devices, .. } => Some(devices.contains(&device.name).into()),
             Drift::Unknown => None,

@@ -90,7 +90,7 @@ fn render_built_in(gpus: Option<&EmptyNode>) -> String {
         text += &wrap_behind(&head, profile.summary(), output_width());
     }
     if !all_fit {
-        note("mig-mps check NAME explains why a profile does not fit.");
+        note("run `mig-mps check NAME` to see why a profile does not fit");
     }
     text
 }
@@ -102,7 +102,7 @@ const FITS_TITLE: &str = "FITS THIS NODE";
 fn render_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {
     let Some((_, applied)) = history.numbered_profiles().next() else {
         return Err(command_error("no profile is recorded")
-            .with_hint("mig-mps up PROFILE applies one, and records it where it succeeds"));
+            .with_hint("run `mig-mps up PROFILE` to apply a profile, which also records it"));
     };
     match args.history {
         Some(Some(number)) => Ok(profile_by_number(history, number)?.text.clone()),

@@ -22,7 +22,7 @@ use crate::host::{
     open_file_limits, to_printable,
 };
 use crate::node::Served;
-use crate::render::note;
+use crate::render::report;
 use crate::settings::{DeviceSize, Oversubscription, Percentage};
 use crate::shared::program::{EXIT_TIMEOUT, client_command, exit_code, start_error};
 
@@ -86,7 +86,7 @@ pub(super) fn check_client_limit(served: &Served, copies: usize, gpus: usize) ->
         Some(limit) if is_whole && copies > limit => {
             let name = &served.record.name;
             let error = usage_error(format_args!(
-                "{name} takes {limit} clients, and not {copies}"
+                "device {name} accepts {limit} clients, not {copies}"
             ));
             Err(error.with_hint("start fewer copies, or on more devices"))
         }
@@ -99,9 +99,9 @@ pub(super) fn check_open_files(copies: usize) -> Result<()> {
     let needed = copies as u64 * FILES_EACH + OTHER_FILES;
     match open_file_limits() {
         (Some(allowed), _) if needed > allowed => Err(command_error(format_args!(
-            "{copies} copies need {needed} open files, and this process may have {allowed}"
+            "{copies} copies need {needed} open files, but this process may have {allowed}"
         ))
-        .with_hint(format!("ulimit -n {needed} allows as many"))),
+        .with_hint(format!("run `ulimit -n {needed}` to allow as many"))),
         _ => Ok(()),
     }
 }
@@ -151,11 +151,11 @@ pub(super) fn run_copies(
     for (number, status) in statuses.iter().enumerate() {
         if !status.success() {
             let device = &copies[number].device;
-            note(&format!("[{number}] on {device}: {status}"));
+            report(&format!("[{number}] on {device}: {status}"));
             succeeded -= 1;
         }
     }
-    note(&format!("{succeeded} of {count} copies succeeded"));
+    report(&format!("{succeeded} of {count} copies succeeded"));
     match statuses.into_iter().find(|status| !status.success()) {
         None => Ok(0),
         Some(failed) => Ok(exit_code(failed)),

@@ -28,7 +28,7 @@ use crate::host::{
     restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
-use crate::render::{examples_and_statuses, note};
+use crate::render::{examples_and_statuses, warn};
 use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
@@ -203,7 +203,7 @@ impl RunArgs {
             Some(word) if served.record.key.is_joint() && is_of_gpu(word) => {
                 let error = usage_error(format_args!("{word} is a GPU of the joint device {name}"));
                 Err(error.with_hint(format!(
-                    "mig-mps run {name} -- PROGRAM uses all its GPUs, or those in CUDA_VISIBLE_DEVICES"
+                    "run `mig-mps run {name} -- PROGRAM` to use all its GPUs, or the GPUs in CUDA_VISIBLE_DEVICES"
                 )))
             }
             _ => Ok(()),
@@ -215,8 +215,8 @@ impl RunArgs {
         let name = private.is_none().then_some(served.record.name.as_str());
         let directory = private.unwrap_or(served.run_dir.path());
         if let Some((engine, missing)) = missing_engine_options(&self.command, name, directory) {
-            note(&format!(
-                "A container of {engine} does not have {}, and its programs run outside MPS without it. Add {missing}",
+            warn(&format!(
+                "a container of {engine} does not have {}, and without it the programs run outside MPS; add {missing}",
                 directory.display()
             ));
         }
@@ -485,18 +485,20 @@ impl RunArgs {
 
 /// The hint for a private daemon that takes no program.
 const AFTER_THE_OTHERS: &str =
-    "wait until the programs that share its private daemon have ended, and run it again";
+    "wait until the programs that share its private daemon have exited, then run the program again";
 
 /// Without the check, a program could start on the node's first GPU outside MPS, if the daemon is gone.
 fn unchecked_index(name: &str) -> CommandError {
     usage_error(format_args!(
-        "a program on {name} gets CUDA_VISIBLE_DEVICES=0, and does not start unchecked: where the daemon is gone, that is the node's first GPU"
+        "--no-check cannot be combined with --visible index: without the daemon of device {name}, the program would \
+         run on GPU 0"
     ))
-    .with_hint("leave out --no-check, or use --visible uuid")
+    .with_hint("omit --no-check, or use --visible uuid")
 }
 
 /// The hint about `--private` for ranks where there are none.
-const NO_RANK_HINT: &str = "start it with mpirun, srun or torchrun; for a program without ranks, leave --by-rank and --map out";
+const NO_RANK_HINT: &str = "start the program with mpirun, srun or torchrun; for a program without ranks, omit \
+ --by-rank and --map";
 
 /// The group of the options for private daemons.
 const PRIVATE: &str = "Private daemons";

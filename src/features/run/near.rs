@@ -25,9 +25,9 @@ pub(super) fn bind_near(environment: &Environment, served: &Served) -> Result<()
         .map_err(|error| {
             let name = &record.name;
             command_error(format_args!(
-                "cannot tell the CPUs near the GPU of {name}: {error}"
+                "cannot determine the CPUs near the GPU of device {name}: {error}"
             ))
-            .with_hint("leave out --bind, or bind the program with taskset")
+            .with_hint("omit --bind, or bind the program with taskset")
         })?;
     let limits = Limits {
         cpus: Some(cpus.numbers().collect()),

@@ -17,11 +17,11 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
         .map(|bytes| format!("{} GiB", format_gib(bytes)));
     let facts: Vec<String> = sms.into_iter().chain(memory).collect();
     note(&match facts.as_slice() {
-        [] => format!("using {name}"),
+        [] => format!("using device {name}"),
         _ if portion.is_of_each_gpu => {
-            format!("using {name} ({} on each GPU)", facts.join(" and "))
+            format!("using device {name} ({} on each GPU)", facts.join(" and "))
         }
-        _ => format!("using {name} ({})", facts.join(", ")),
+        _ => format!("using device {name} ({})", facts.join(", ")),
     });
 }
 
@@ -29,11 +29,11 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     match ranks {
         1 if count > 1 => note(&format!(
-            "The program gets one of {count} devices, {first}. For a program on all GPUs, use --joint; for one on each, use \
-             -n {count}, or let a launcher start mig-mps: mpirun -n {count} mig-mps run …"
+            "the program uses only device {first} of {count} devices; use --joint for one program on all GPUs, or -n \
+             {count} or an MPI launcher for a program on each device (`mpirun -n {count} mig-mps run …`)"
         )),
         2.. if count > ranks => note(&format!(
-            "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."
+            "the {ranks} ranks use one device each, of {count} devices; start {count} ranks to use all devices"
         )),
         _ => {}
     }
@@ -45,8 +45,8 @@ pub(super) fn note_visible(name: &str) {
     let count = visible.split(',').count();
     if count > 1 && is_only_rank() {
         note(&format!(
-            "The program gets one of the {count} devices in CUDA_VISIBLE_DEVICES, {name}. Only a joint device gives it several: \
-             mig-mps help joint"
+            "the program uses only device {name} of the {count} devices in CUDA_VISIBLE_DEVICES; to use several \
+             devices, see `mig-mps help joint`"
         ));
     }
 }
@@ -60,7 +60,8 @@ pub(super) fn note_listed(record: &DeviceRecord, count: usize) {
     {
         let (name, variable) = (&record.name, list.variable);
         note(&format!(
-            "The program gets {count} of the {all} GPUs of {name}, because {variable} does not list the rest."
+            "the program uses {count} of the {all} GPUs of device {name}, because {variable} does not list the other \
+             GPUs"
         ));
     }
 }
@@ -74,8 +75,8 @@ fn is_only_rank() -> bool {
 /// Says that `--map near` cannot go by the CPUs of a rank.
 pub(super) fn note_not_bound(rank: LocalRank) {
     note(&format!(
-        "Rank {} is not bound to CPUs near some of the devices only, so it takes the device of its local rank, as with --map \
-         cycle. Let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core.",
+        "rank {} is not bound to CPUs near only some of the devices, so it uses the device of its local rank, as with \
+         --map cycle; let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core",
         rank.rank
     ));
 }
@@ -91,15 +92,16 @@ pub(super) fn warn_of_nccl(rank: LocalRank, devices: &[&DeviceKey], map: RankMap
     if ranks > devices.len() {
         let devices = host::format_count(devices.len(), "device");
         note(&format!(
-            "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
-             Start a rank for each device, or let the ranks communicate by gloo or MPI."
+            "{ranks} ranks share {devices}, but NCCL accepts one rank on each device and fails with \"Duplicate GPU \
+             detected\"; start a rank for each device, or let the ranks communicate by gloo or MPI"
         ));
     } else if rank.uses_parts_of_one_gpu(devices, map)
         && host::environment_variable(NCCL_RANKS).is_none_or(|value| value != "1")
     {
         note(&format!(
-            "Several ranks have MIG devices of one GPU. Most versions of NCCL refuse that with \"Duplicate GPU detected\", and \
-             those that support MIG need {NCCL_RANKS}=1. Otherwise let the ranks communicate by gloo or MPI."
+            "several ranks use MIG devices of one GPU. Most versions of NCCL refuse this with \"Duplicate GPU \
+             detected\", and versions that support MIG need {NCCL_RANKS}=1. Otherwise let the ranks communicate by \
+             gloo or MPI."
         ));
     }
 }

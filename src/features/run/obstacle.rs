@@ -51,9 +51,9 @@ pub(super) fn wait_until<T>(
         let left = until.saturating_duration_since(Instant::now());
         let cause = obstacle.error.to_string();
         if left.is_zero() {
-            let what = format!("the time of --wait is over: {cause}");
+            let what = format!("timed out (--wait): {cause}");
             let error = CommandError::new(ExitStatus::WaitOver, what);
-            return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
+            return Err(error.with_hint("use a longer --wait, or another device: `mig-mps status`"));
         }
         if reported != cause {
             note(&format!("waiting: {cause}"));

@@ -117,7 +117,8 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
         crate::host::write_text_to(path, &text)
             .context(format_args!("cannot write {}", path.display()))?;
         note(&format!(
-            "The report is in {}. It has no names of users and machines: please read it, and send it to the project.",
+            "the report is in {}. It contains no names of users and machines. Please read it, and send it to the \
+             project.",
             path.display()
         ));
     }
@@ -127,9 +128,9 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
 fn ask_consent(plan: &TestPlan) -> Result<()> {
     let gpus = plan.gpus_in_words();
     if !can_ask() {
-        let what = format!("this would change {gpus}, and there is no terminal to ask on");
+        let what = format!("confirmation required: this would change {gpus}");
         let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.with_hint("agree beforehand with --yes"));
+        return Err(error.with_hint("pass --yes to confirm"));
     }
     let question = format!("Test {gpus} now?");
     match ask_yes_no(&question).context("cannot ask on the terminal")? {
@@ -160,7 +161,7 @@ fn check_directory_free(directory: &Path) -> Result<()> {
     }
     let error = command_error(format_args!("{} exists", directory.display()));
     Err(error.with_hint(
-        "remove the directory if its files are not needed: the self-test creates and removes it",
+        "remove the directory if you do not need its files; the self-test creates and removes it",
     ))
 }
 
@@ -212,7 +213,7 @@ fn test_gpus(
     check_state_not_shared(environment, &state_dir)?;
     record
         .write(&state_dir)
-        .context("cannot record how the GPUs are now")?;
+        .context("cannot record the present state of the GPUs")?;
     let own = environment.with_directory(&record.directory.join("run"));
     let tests = RefCell::new(Observer::new(&own));
     let mut findings: Vec<TestFinding> = plan

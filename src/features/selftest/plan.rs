@@ -57,7 +57,7 @@ impl TestPlan {
         let gpus: Vec<&Gpu> = node.gpus.iter().filter(is_meant).collect();
         if gpus.is_empty() {
             let error = command_error(format_args!("the driver ({}) shows no GPU", node.driver));
-            return Err(error.with_hint("mig-mps doctor finds out why"));
+            return Err(error.with_hint("run `mig-mps doctor` to find the cause"));
         }
         let gpus = gpus.into_iter().map(|gpu| TestedGpu::new(node, gpu, args));
         Ok(Self {
@@ -130,9 +130,9 @@ impl TestedGpu {
             let error = usage_error(format_args!(
                 "GPU {index} is in MIG mode: --no-mig leaves nothing to test on it"
             ));
-            return Err(error.with_hint("leave out --no-mig, or name other GPUs with --gpu"));
+            return Err(error.with_hint("omit --no-mig, or select other GPUs with --gpu"));
         }
-        let needs_reset = "its MIG mode switches only with a reset, which --reset allows";
+        let needs_reset = "its MIG mode can change only with a reset, which --reset allows";
         let left_out = match (tests_mig, tests_whole) {
             (true, true) => None,
             (true, false) => Some(["the whole GPU", needs_reset]),

@@ -96,7 +96,7 @@ impl TestProgram {
             Ok(line) if !line.is_empty() => line,
             Err(RecvTimeoutError::Timeout) => {
                 let seconds = limit.as_secs();
-                let why = format!("the program has not computed within {seconds} s");
+                let why = format!("the program did not compute within {seconds} s");
                 return Err(Verdict::Differs(why));
             }
             _ => {
@@ -131,7 +131,7 @@ impl TestProgram {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => {
-                    let why = format!("the program ended with {status}: {}", self.error_message());
+                    let why = format!("the program failed ({status}): {}", self.error_message());
                     return Err(Verdict::Differs(why));
                 }
                 _ => thread::sleep(Duration::from_millis(10)),
@@ -139,7 +139,7 @@ impl TestProgram {
         }
         let seconds = END_TIMEOUT.as_secs();
         Err(Verdict::Differs(format!(
-            "the program has not ended within {seconds} s"
+            "the program did not exit within {seconds} s"
         )))
     }
 
@@ -158,7 +158,7 @@ impl TestProgram {
         }
         let mut lines = text.lines().rev();
         let last = lines.find(|line| !line.starts_with("hint: "));
-        let last = last.unwrap_or("it said nothing");
+        let last = last.unwrap_or("it printed nothing");
         last.trim_start_matches("error: ").to_owned()
     }
 }

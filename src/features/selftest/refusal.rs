@@ -49,7 +49,7 @@ pub(super) fn check_testable(
     Err(if free.is_empty() {
         error
     } else {
-        error.with_hint(format!("{} selects the idle GPUs", free.join(" ")))
+        error.with_hint(format!("use {} to select the idle GPUs", free.join(" ")))
     })
 }
 
@@ -92,14 +92,14 @@ fn refusal_reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<RefusalReason> 
     if !served.is_empty() {
         return Some(RefusalReason::new(
             format!("mig-mps serves {}", join_words(&served, "and")),
-            format!("take the devices down first: mig-mps down --gpu {index}"),
+            format!("stop the devices first with `mig-mps down --gpu {index}`"),
         ));
     }
     for device in devices {
         if let Some(who) = device.describe_processes(&device.processes_outside_mps()) {
             return Some(RefusalReason::new(
                 format!("{who} computes on it"),
-                "let it end first",
+                "wait until it has exited",
             ));
         }
         if let Some(daemon) = node
@@ -126,10 +126,7 @@ fn foreign_daemon(daemon: &Unmanaged, serves: &str, reader: Uid) -> RefusalReaso
         "MPS daemon {}, which mig-mps did not start, {serves} it",
         daemon.pid
     );
-    RefusalReason::new(
-        what,
-        daemon.ending_for(reader).remedy("it").replace('`', ""),
-    )
+    RefusalReason::new(what, daemon.ending_for(reader).remedy("it"))
 }
 
 /// A GPU whose instances cannot be read, or are those of virtual machines.
@@ -137,13 +134,13 @@ fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     if let Some(why) = &gpu.hidden {
         return Some(RefusalReason::new(
             format!("its instances cannot be read: {why}"),
-            "run it with sudo",
+            "run the command with sudo",
         ));
     }
     if let Some(machines) = node.describe_virtual_machine_instances(gpu) {
         return Some(RefusalReason::new(
             format!("{machines} may be used by virtual machines"),
-            "name other GPUs with --gpu",
+            "select other GPUs with --gpu",
         ));
     }
     None
@@ -160,10 +157,10 @@ fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     if let Some(instance) = foreign {
         return Some(RefusalReason::new(
             format!(
-                "mig-mps is not known to have made {}",
+                "{} is not known to be created by mig-mps",
                 gpu.instance_name(instance)
             ),
-            "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
+            "if you do not need the instance, destroy it first with `nvidia-smi mig -dci`, then `-dgi`",
         ));
     }
     let odd = gpu
@@ -173,8 +170,8 @@ fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     if let Some(instance) = odd {
         let instance = gpu.instance_name(instance);
         return Some(RefusalReason::new(
-            format!("no profile makes the compute instances of {instance} again as they are"),
-            "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
+            format!("no profile can restore the compute instances of {instance}"),
+            "if you do not need the instance, destroy it first with `nvidia-smi mig -dci`, then `-dgi`",
         ));
     }
     let mode = gpu
@@ -182,7 +179,7 @@ fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
         .filter(|mode| *mode != 0 && !gpu.in_mig_mode())?;
     Some(RefusalReason::new(
         format!("its compute mode is {mode}, not DEFAULT"),
-        format!("nvidia-smi -i {} -c DEFAULT", gpu.index),
+        format!("run `nvidia-smi -i {} -c DEFAULT`", gpu.index),
     ))
 }
 
@@ -195,7 +192,7 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     let names = host.read_process_names().unwrap_or_default();
     let runs = |program: &str| host.processes_named(&names, program).next().is_some();
     let refused = |what: &str, hint: String| {
-        let what = format!("{what} runs and could start programs on the GPUs meanwhile");
+        let what = format!("{what} runs and could start programs on the GPUs during the test");
         Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
     };
     let node = host_name();
@@ -206,7 +203,8 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
             return refused(
                 "slurmd",
                 format!(
-                    "scontrol update NodeName={node} State=DRAIN Reason=selftest, wait for its jobs, then add --drained"
+                    "run `scontrol update NodeName={node} State=DRAIN Reason=selftest`, wait for its jobs, then add \
+                     --drained"
                 ),
             );
         }
@@ -214,7 +212,7 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     if runs("kubelet") {
         return refused(
             "a kubelet",
-            format!("kubectl drain {node} --ignore-daemonsets, then add --drained"),
+            format!("run `kubectl drain {node} --ignore-daemonsets`, then add --drained"),
         );
     }
     Ok(())

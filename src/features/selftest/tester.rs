@@ -92,7 +92,7 @@ impl<'a> Tester<'a> {
             tester.apply_profile_with(&["--destroy-unmanaged"], "false", "devices = []")?;
             let (gpu, _) = tester.observe_gpu()?;
             ensure(gpu.instances.is_empty(), || {
-                "there are instances".to_owned()
+                "it still has instances".to_owned()
             })?;
             Ok(None)
         })

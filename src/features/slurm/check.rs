@@ -31,18 +31,18 @@ fn device_differences(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
     for gres in &conf.gpus {
         let file = to_printable(gres.files.last().map_or("no file", String::as_str));
         let Some(device) = device_of(gres, devices) else {
-            all.push(format!("{file}: no device of mig-mps is there"));
+            all.push(format!("{file}: no device of mig-mps has this file"));
             continue;
         };
         let name = &device.name;
         if !listed.insert(name) {
-            all.push(format!("{name}: gres.conf lists it twice"));
+            all.push(format!("device {name}: gres.conf lists it twice"));
         }
         let kind = gres.kind.as_deref().unwrap_or_default();
         if contradicts_device(kind, device, devices) {
             let (kind, is) = (to_printable(kind), &device.kind);
             all.push(format!(
-                "{name}: its Type is {kind}, and the device is {is}"
+                "device {name}: its Type is {kind}, but the device is {is}"
             ));
         }
     }
@@ -50,7 +50,7 @@ fn device_differences(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
         .iter()
         .filter(|device| !listed.contains(&device.name));
     if !conf.detects {
-        all.extend(missing.map(|device| format!("{}: gres.conf lacks it", device.name)));
+        all.extend(missing.map(|device| format!("device {}: gres.conf lacks it", device.name)));
     }
     all
 }
@@ -151,7 +151,7 @@ fn shard_differences(shards: &[Gres], node_gres: &str, of_devices: u64) -> Vec<S
         .collect();
     if of_devices > 0 && listed != of_devices {
         all.push(format!(
-            "the files have {listed} shards, and the shares of the devices are {of_devices}"
+            "the files have {listed} shards, but the devices have {of_devices} shares"
         ));
     }
     all
@@ -240,12 +240,12 @@ mod tests {
     fn a_type_that_names_another_device_is_found() {
         let swapped = gres(["a100_3g.40gb", "nvidia_h200", "1g"]);
         assert_snapshot!(found(&swapped, "gpu:3", 0), @"
-        0.0: its Type is a100_3g.40gb, and the device is 1g.10gb
-        0.4: its Type is nvidia_h200, and the device is 1c.3g.40gb
-        1: its Type is 1g, and the device is nvidia_h200
+device         0.0: its Type is a100_3g.40gb, but the device is 1g.10gb
+device         0.4: its Type is nvidia_h200, but the device is 1c.3g.40gb
+device         1: its Type is 1g, but the device is nvidia_h200
         ");
         let of_another_size = gres(["1g.20gb", "", ""]);
-        assert_snapshot!(found(&of_another_size, "gpu:3", 0), @"0.0: its Type is 1g.20gb, and the device is 1g.10gb");
+        assert_snapshot!(found(&of_another_size, "gpu:3", 0), @"device 0.0: its Type is 1g.20gb, but the device is 1g.10gb");
     }
 
     #[test]
@@ -258,16 +258,16 @@ mod tests {
         ");
         assert_snapshot!(found(&three, "gpu:4,shard:8", 6), @"
         GPUs: 3 in gres.conf, 4 in slurm.conf
-        the files have 8 shards, and the shares of the devices are 6
+        the files have 8 shards, but the devices have 6 shares
         ");
         let twice = "Name=gpu File=/dev/nvidia[1,1,7]\nName=shard Count=4\n";
         assert_snapshot!(found(twice, "gpu:3,shard:8", 8), @"
-        1: gres.conf lists it twice
-        /dev/nvidia7: no device of mig-mps is there
-        0.0: gres.conf lacks it
-        0.4: gres.conf lacks it
+device         1: gres.conf lists it twice
+        /dev/nvidia7: no device of mig-mps has this file
+device         0.0: gres.conf lacks it
+device         0.4: gres.conf lacks it
         shards: 4 in gres.conf, 8 in slurm.conf
-        the files have 4 shards, and the shares of the devices are 8
+        the files have 4 shards, but the devices have 8 shares
         ");
         // Slurm detects more than what is listed.
         let detected = format!(

@@ -39,8 +39,8 @@ pub enum GresError {
     Malformed { place: String, word: String },
     /// Slurm orders GPUs by the types in that line.
     #[error(
-        "gres.conf has GPUs of several types, and no line of slurm.conf names this node with Gres=: the order of its GPUs \
-         is not known"
+        "gres.conf has GPUs of several types, and no line of slurm.conf lists this node with Gres=, so the order of \
+         its GPUs is unknown"
     )]
     NoNodeLine,
 }
@@ -48,9 +48,9 @@ pub enum GresError {
 impl Failure for GresError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Malformed { .. } => "mig-mps slurm gres prints the lines of this node",
+            Self::Malformed { .. } => "run `mig-mps slurm gres` to print the lines of this node",
             Self::NoNodeLine => {
-                "mig-mps slurm gres prints the Gres= for the line of this node in slurm.conf"
+                "run `mig-mps slurm gres` to print the Gres= for the line of this node in slurm.conf"
             }
         };
         Some(hint.to_owned())
@@ -342,9 +342,10 @@ pub(super) fn check_name(name: String) -> Result<String> {
         return Ok(name);
     }
     let shown = to_printable(&name);
-    let what = format!("a node of Slurm cannot be called \"{shown}\"");
+    let what = format!("\"{shown}\" cannot be the name of a Slurm node");
     Err(usage_error(what)
-        .with_hint("a name has letters, digits, \"-\", \"_\" and \".\", and a list has ranges such as n[1-3,07]: as in NodeName= of slurm.conf"))
+        .with_hint("use letters, digits, \"-\", \"_\" and \".\", and ranges such as n[1-3,07] for a list, as in \
+         NodeName= of slurm.conf"))
 }
 
 #[cfg(test)]

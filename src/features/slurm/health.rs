@@ -10,7 +10,7 @@ use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{shorten_command, to_printable};
 use crate::node::{Detail, Node, observe};
-use crate::render::{examples_and_statuses, note, print};
+use crate::render::{examples_and_statuses, note, print, report};
 use crate::shared::jobs::heal_devices;
 
 /// Drain this node if a device is broken (called by Slurm)
@@ -38,8 +38,8 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     // To anybody else, devices that are not theirs seem broken.
     if !context.environment.is_root() {
         return Err(
-            command_error("only root can check this node's devices for Slurm")
-                .with_hint("run it with sudo; mig-mps doctor shows what you can see"),
+            command_error("only root can check the devices of this node for Slurm")
+                .with_hint("run the command with sudo; `mig-mps doctor` shows what you can see"),
         );
     }
     let problems = node_problems(context)?;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     if problems.is_empty() {
         if before.is_some_and(|reason| reason.starts_with(OUR_PREFIX)) {
             slurm.resume_node(&name)?;
-            note(&format!("{name} takes jobs again"));
+            report(&format!("node {name} takes jobs again"));
         }
         return Ok(ExitStatus::Done);
     }
@@ -62,7 +62,7 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     let reason = shorten_command(&to_printable(&reason)).to_string();
     match before {
         Some(of_others) if !may_replace(&of_others) => {
-            note(&format!("{name} is drained already: {of_others}"));
+            note(&format!("node {name} is already drained: {of_others}"));
         }
         Some(same) if same == reason => {}
         _ => slurm.drain_node(&name, &reason)?,
@@ -103,7 +103,10 @@ fn node_problems(context: &Context<'_>) -> Result<Vec<String>> {
         if device.is_there() {
             names.push(device.name.clone());
         } else if device.is_gone() {
-            problems.push(format!("{}: its device is gone", device.name));
+            problems.push(format!(
+                "device {}: its MIG device no longer exists",
+                device.name
+            ));
         }
     }
     let not_ready = heal_devices(context, &names, None)?;
@@ -146,7 +149,7 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
             return error.to_string();
         }
         let file = gres.files.last().map_or("", String::as_str);
-        format!("gres.conf has {file}, and no device of mig-mps is there")
+        format!("gres.conf has {file}, but no device of mig-mps has this file")
     }))
 }
 

@@ -16,7 +16,7 @@ use crate::host::{
     Environment, OwnFile, check_trusted_program, directory_of, is_shell_safe,
     part_closed_to_others, quote_for_shell, root_hint, to_printable,
 };
-use crate::render::{examples, note, print};
+use crate::render::{examples, note, print, report};
 
 /// Write the scripts that Slurm runs, and print its configuration
 ///
@@ -90,15 +90,17 @@ const OTHER_LINES: [(&str, &str); 3] = [
     ("BatchStartTimeout", "60"),
 ];
 
-const INSTALL_FAILED: &str = "cannot install Slurm's scripts";
+const INSTALL_FAILED: &str = "cannot install the scripts for Slurm";
 
 /// Writes the scripts, unless this is a trial, and prints the lines.
 pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if !environment.is_root() && !args.dry_run {
-        return Err(command_error("only root can install Slurm's scripts").with_hint(root_hint()));
+        return Err(
+            command_error("only root can install the scripts for Slurm").with_hint(root_hint())
+        );
     }
-    let program = std::env::current_exe().context("cannot tell the path of this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     check_program(&program)?;
     let directory = match &args.dir {
         Some(directory) => directory.clone(),
@@ -115,8 +117,10 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
         Err(error) if error.status == ExitStatus::Usage => return Err(error),
         // The scripts of a node that has no devices yet, or of an image.
         Err(error) => {
-            note(&format!("No lines of gres.conf yet: {error}."));
-            note("mig-mps slurm gres prints them once mig-mps up has made the devices.");
+            note(&format!("there are no lines of gres.conf yet: {error}"));
+            note(
+                "run `mig-mps slurm gres` to print the lines when `mig-mps up` has created the devices",
+            );
             PrintedLines::default()
         }
     };
@@ -142,30 +146,31 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
         if args.dry_run {
             print(&format!("# {path}\n{text}\n"))?;
         } else if file.write(&text).context(INSTALL_FAILED)? {
-            note(&format!("wrote {path}"));
+            report(&format!("wrote {path}"));
         } else {
-            note(&format!("{path} is up to date"));
+            report(&format!("{path} is up to date"));
         }
     }
     if !args.dry_run {
-        note("Restart slurmctld and slurmd when their files have these lines.");
+        note("restart slurmctld and slurmd when their files have these lines");
     }
     Ok(ExitStatus::Done)
 }
 
 /// Refuses a program that another user could replace, since Slurm runs it as root, and one that a job's user cannot run.
 fn check_program(program: &Path) -> Result<()> {
-    let hint = "install -m 755 mig-mps /usr/local/bin/, and run that";
+    let hint =
+        "install the program in a directory of root: `install -m 755 mig-mps /usr/local/bin/`";
     let shown = program.display();
     check_trusted_program(program).map_err(|error| {
         command_error(format_args!(
-            "Slurm would run {shown} as root, and another user can change it: {error}"
+            "Slurm would run {shown} as root, but another user can change it: {error}"
         ))
         .with_hint(hint)
     })?;
     if let Some(part) = part_closed_to_others(program) {
         return Err(command_error(format_args!(
-            "Slurm would run {shown} as the users of jobs, and {} is closed to them",
+            "Slurm would run {shown} as the users of jobs, but they cannot enter {}",
             part.display()
         ))
         .with_hint(hint));

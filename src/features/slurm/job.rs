@@ -10,11 +10,11 @@ use crate::host::{Uid, shorten_command};
 /// A variable that Slurm should have set.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum JobError {
-    #[error("{0} is not set: Slurm sets it for the prologs and epilogs that it runs")]
+    #[error("{0} is not set; Slurm sets it for prologs and epilogs")]
     Missing(&'static str),
     /// Seen with Slurm 22.05 where a file in gres.conf is no device, and where `MultipleFiles` meets shards.
     #[error(
-        "Slurm has given the job {0} GPU and does not say which: it does not use the files in gres.conf"
+        "Slurm has given the job {0} GPU without its number: it does not use the files in gres.conf"
     )]
     Unnumbered(String),
     #[error("{name} is {value:?}, which is not a number")]
@@ -28,11 +28,16 @@ impl Failure for JobError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Missing(_) => "mig-mps help slurm says how slurm.conf names the prologs",
-            Self::Unnumbered(_) => {
-                "mig-mps slurm gres --check compares gres.conf with the node; with shards, Slurm 22.05 needs --one-file"
+            Self::Missing(_) => {
+                "configure slurm.conf as in `mig-mps help slurm`, so that Slurm runs the prologs"
             }
-            Self::Malformed { .. } => "Slurm sets it to a number: nothing else is to change it",
+            Self::Unnumbered(_) => {
+                "run `mig-mps slurm gres --check` to compare gres.conf with the node; with shards, Slurm 22.05 needs \
+                 --one-file"
+            }
+            Self::Malformed { .. } => {
+                "check that no job script or prolog changes this variable, which Slurm sets"
+            }
         };
         Some(hint.to_owned())
     }

@@ -22,7 +22,8 @@ pub(super) fn joint_error(node: &Node, gpu: &Gpu) -> Option<CommandError> {
             "GPU {index} is part of the joint device {name}, which Slurm cannot assign"
         ))
         .with_hint(format!(
-            "remove the GPUs of {name} from gres.conf and slurm.conf, or leave out joint in the profile and apply it"
+            "remove the GPUs of device {name} from gres.conf and slurm.conf, or remove joint from the profile and \
+             apply it"
         ))
     })
 }

@@ -98,7 +98,7 @@ impl ConfFile {
             return Err(command_error(format_args!(
                 "{shown}: the files include each other, or more than {MAX_FILES}"
             ))
-            .with_hint("put the lines of this node into slurm.conf and gres.conf themselves"));
+            .with_hint("add the lines of this node to slurm.conf and gres.conf themselves"));
         }
         let text = read_configuration(path).map_err(|error| unreadable_error(path, &error))?;
         for (number, line) in logical_lines(&text) {
@@ -148,7 +148,7 @@ const MAX_FILES: usize = 256;
 
 fn unreadable_error(path: &Path, error: &FileError) -> CommandError {
     command_error(format_args!("cannot read {}: {error}", path.display())).with_hint(
-        "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
+        "check SLURM_CONF or /etc/slurm/slurm.conf; gres.conf and included files are in the same directory",
     )
 }
 

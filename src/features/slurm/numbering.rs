@@ -17,7 +17,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::format::group_by;
-use crate::render::{examples_and_statuses, note, print};
+use crate::render::{examples_and_statuses, note, print, report, warn};
 use crate::settings::Serve;
 
 /// Returns the devices that have a daemon, as Slurm counts them. The node is one with its geometry.
@@ -26,7 +26,7 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
     let mut devices = Vec::new();
     for gpu in &node.gpus {
         if let Some(why) = &gpu.hidden {
-            note(&format!(
+            warn(&format!(
                 "GPU {}: its instances cannot be seen: {why}",
                 gpu.index
             ));
@@ -58,10 +58,10 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
 fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result<Vec<String>> {
     let minor = gpu.minor.ok_or_else(|| {
         command_error(format_args!(
-            "the driver does not tell the device file of GPU {}",
+            "the driver does not report the device file of GPU {}",
             gpu.index
         ))
-        .with_hint("update the driver, which tells it from version 450 on")
+        .with_hint("update the driver to version 450 or newer, which reports it")
     })?;
     let of_gpu = format!("/dev/nvidia{minor}");
     let Some(part) = &device.part else {
@@ -73,14 +73,14 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
         command_error(format_args!(
             "cannot read the driver's table of capability files: {error}"
         ))
-        .with_hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
+        .with_hint("run `nvidia-modprobe` to load the module; mig-mps slurm needs /proc/driver/nvidia-caps")
     })?;
     let [of_instance, of_compute] = files.ok_or_else(|| {
         command_error(format_args!(
-            "the driver's table of capability files lacks {}",
+            "the driver's table of capability files lacks device {}",
             device.name
         ))
-        .with_hint("load the driver's module anew, or reboot: the table is the kernel module's")
+        .with_hint("reload the kernel module of the driver, or reboot, to update its table")
     })?;
     Ok(vec![of_gpu, of_instance, of_compute])
 }
@@ -118,9 +118,9 @@ pub(super) fn devices_of_job(
     let conf = files.gres_of(&name)?;
     if conf.detects {
         return Err(command_error(
-            "gres.conf has AutoDetect, and Slurm gives a job a GPU by a number that only Slurm can explain",
+            "gres.conf uses AutoDetect, so the GPU numbers of a job cannot be mapped to devices",
         )
-        .with_hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
+        .with_hint("list the GPUs in gres.conf; `mig-mps slurm gres` prints the lines"));
     }
     let shown = files.gres_conf.display().to_string();
     let gpus = numbered(conf.gpus, files.node_gres(&name)?.as_deref())?;
@@ -129,9 +129,9 @@ pub(super) fn devices_of_job(
         let gres = gpus.get(*gpu).ok_or_else(|| {
             let count = gpus.len();
             command_error(format_args!(
-                "the job has GPU {gpu} of node {name}, and {shown} and slurm.conf give it {count}"
+                "the job has GPU {gpu} of node {name}, but {shown} and slurm.conf list {count} GPUs"
             ))
-            .with_hint("mig-mps slurm gres prints the lines of this node")
+            .with_hint("run `mig-mps slurm gres` to print the lines of this node")
         })?;
         let device = device_of(gres, &devices).ok_or_else(|| {
             if let Some(error) = gpu_of_files(node, gres).and_then(|gpu| joint_error(node, gpu)) {
@@ -139,9 +139,9 @@ pub(super) fn devices_of_job(
             }
             let file = gres.files.last().map_or("without File", String::as_str);
             command_error(format_args!(
-                "the job has {file}, and no device of mig-mps is there"
+                "the job has {file}, but no device of mig-mps has this file"
             ))
-            .with_hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
+            .with_hint("run `mig-mps slurm gres --check` to compare gres.conf with the node")
         })?;
         names.push(device.name.clone());
     }
@@ -158,7 +158,7 @@ fn name_by_uuid(node: &Node, uuid: &str) -> Result<String> {
                 return error;
             }
             command_error(format_args!("the job has {uuid}, which no daemon serves"))
-                .with_hint("mig-mps status shows the devices that have a daemon")
+                .with_hint("run `mig-mps status` to see the devices that have a daemon")
         })
 }
 
@@ -235,7 +235,7 @@ fn observe_devices(context: &Context<'_>) -> Result<(Node, Vec<GresDevice>)> {
     for served in node.served().filter(|served| served.record.key.is_joint()) {
         let name = &served.record.name;
         note(&format!(
-            "{name} is left out: it is a joint device, and gres.conf lists devices on one GPU."
+            "device {name} is left out, because it is a joint device, and gres.conf lists devices on one GPU"
         ));
     }
     Ok((node, devices))
@@ -259,7 +259,7 @@ impl LineArgs {
                 return Err(usage_error(format_args!(
                     "no device is of type {shown}: there are {known}"
                 ))
-                .with_hint("mig-mps slurm gres prints the types"));
+                .with_hint("run `mig-mps slurm gres` to print the types"));
             }
         }
         for device in devices {
@@ -275,7 +275,7 @@ impl LineArgs {
         let (node, mut devices) = observe_devices(context)?;
         if devices.is_empty() && node.served().any(|served| served.record.key.is_joint()) {
             let error = command_error("no device on a single GPU has a daemon");
-            return Err(error.with_hint("leave out joint in the profile of a Slurm node"));
+            return Err(error.with_hint("remove joint from the profile of a Slurm node"));
         }
         if devices.is_empty() {
             return Err(crate::commands::no_daemon_error(&node));
@@ -288,8 +288,8 @@ impl LineArgs {
         let has_instances = devices.iter().any(|device| device.files.len() > 1);
         if has_instances && name.contains(['[', ',']) {
             note(
-                "The nvidia-cap files of equal nodes can have other numbers: mig-mps slurm gres on each of these nodes prints \
-                 its lines of gres.conf. Its Gres= is the same where GPUs and profile are.",
+                "the nvidia-cap files of equal nodes can have other numbers; run `mig-mps slurm gres` on each of \
+                 these nodes for its lines of gres.conf. Gres= is the same on nodes with the same GPUs and profile.",
             );
         }
         for device in &devices {
@@ -297,7 +297,7 @@ impl LineArgs {
                 && shards < asked_for
             {
                 note(&format!(
-                    "{}: {shards} shards instead of {asked_for}, because its daemon takes no more clients.",
+                    "device {}: {shards} shards instead of {asked_for}, because its daemon accepts no more clients",
                     device.name
                 ));
             }
@@ -307,7 +307,8 @@ impl LineArgs {
         let others = other_resources(&files, &name);
         if others.iter().any(|other| is_resource(other, "mps")) {
             note(
-                "slurm.conf gives this node mps, for daemons that Slurm's prolog would start: mig-mps shares devices as shards.",
+                "slurm.conf has mps for this node, for daemons that Slurm's prolog would start; mig-mps shares \
+                 devices as shards",
             );
         }
         let gres = [vec![gres_string(&devices, self.shard)], others]
@@ -358,10 +359,10 @@ fn warn_of_restricted(devices: &[&GresDevice]) {
         Some(group) => format!("AllowGroups={group}, or AllowAccounts="),
         None => "AllowAccounts=".to_owned(),
     };
-    note(&format!(
-        "Only programs of {users} can use {names}: Slurm gives such a device to any user's job, and drains the node when \
-         that job cannot use it. Keep the jobs of others out of the node's partition ({others}), set serve to \
-         \"one-at-a-time\" or \"all\", or leave out these lines."
+    warn(&format!(
+        "only programs of {users} can use {names}, but Slurm gives such a device to the job of any user and drains \
+         the node when that job cannot use it. Keep the jobs of others out of the node's partition ({others}), set \
+         serve to \"one-at-a-time\" or \"all\", or omit these lines."
     ));
 }
 
@@ -374,30 +375,30 @@ fn compare_with_files(
 ) -> Result<ExitStatus> {
     let conf = files.gres_of(name)?;
     if conf.detects {
-        note("gres.conf has AutoDetect: only the devices that it lists are compared.");
+        note("gres.conf has AutoDetect, so only the devices that it lists are compared");
     }
     let mut differences = match files.node_gres(name)? {
         Some(gres) => gres_differences(&conf, &gres, devices, count_shards(devices, args.shard)),
         // Then the node may have another name there, and all the rest follows from that.
         None => vec![format!(
-            "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
+            "slurm.conf has no line of {name} with Gres=; use --node with the node's name in Slurm"
         )],
     };
     if conf.gpus.iter().any(|gpu| gpu.files.len() > 1) && files.has_shards()? {
-        let why = "MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; mig-mps slurm \
-                   gres --one-file prints other lines";
+        let why = "MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; use \
+         `mig-mps slurm gres --one-file`";
         differences.push(why.to_owned());
     }
     for difference in &differences {
         print(&format!("{difference}\n"))?;
     }
     if differences.is_empty() {
-        note("gres.conf and slurm.conf match this node.");
+        report("gres.conf and slurm.conf match this node.");
         return Ok(ExitStatus::Done);
     }
     note(
-        "Device files can get other numbers with a change of the profile, and at a reboot: mig-mps slurm gres prints the lines \
-         of this node as it is now.",
+        "device files can change their numbers with the profile and at a reboot; run `mig-mps slurm gres` for the \
+         present lines of this node",
     );
     Ok(ExitStatus::Drift)
 }

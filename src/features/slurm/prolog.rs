@@ -55,8 +55,8 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
     let rank = nonempty_variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
     let name = &names[rank.unwrap_or(0) % names.len()];
     let served = node.served_named(name).ok_or_else(|| {
-        command_error(format_args!("no daemon serves {name} any more"))
-            .with_hint("mig-mps heal starts daemons that have died")
+        command_error(format_args!("no daemon serves device {name} any more"))
+            .with_hint("run `mig-mps heal` to start daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
     let limits = ClientOptions::default();
@@ -81,11 +81,12 @@ fn unused_devices(name: &str, devices: usize) -> Option<String> {
     .filter(|tasks| *tasks < devices)?;
     Some(match tasks {
         1 => format!(
-            "this task gets {name}, 1 of {devices} devices of the job here, because mig-mps gives each task one device: start \
-             {devices} tasks to use all"
+            "this task gets device {name}, 1 of {devices} devices of the job here, because mig-mps gives each task \
+             one device; start {devices} tasks to use all devices"
         ),
         _ => format!(
-            "these {tasks} tasks get one device each, of {devices} devices of the job here: start {devices} tasks to use all"
+            "these {tasks} tasks get one device each, of {devices} devices of the job here; start {devices} tasks to \
+             use all devices"
         ),
     })
 }

@@ -24,7 +24,7 @@ use crate::host::{
     join_words, root_hint, write_files_into,
 };
 use crate::profile::Profile;
-use crate::render::{examples, note, print};
+use crate::render::{examples, note, print, report, warn};
 
 use pod::{check_not_owned_by_pod, install_from_pod};
 use units::{
@@ -102,7 +102,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         write_packaged(directory, &files)?;
         return Ok(ExitStatus::Done);
     }
-    let program = std::env::current_exe().context("cannot tell the path of this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let plugin = program.with_file_name(PLUGIN_PROGRAM);
     if args.kubernetes {
         check_plugin_exists(&program, &plugin)?;
@@ -155,7 +155,8 @@ fn check_plugin_exists(program: &Path, plugin: &Path) -> Result<()> {
     let hint = if program == Path::new(PACKAGED_PROGRAM) {
         "install the package mig-mps-device-plugin of the same version"
     } else {
-        "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps"
+        "run `cargo install --locked --path . --features kubernetes` to build it, and put it into the directory of \
+         mig-mps"
     };
     Err(command_error(format_args!("{} does not exist", plugin.display())).with_hint(hint))
 }
@@ -171,8 +172,8 @@ fn print_units(units: &[Vec<UnitFile>], files: &UnitFiles<'_>) -> Result<()> {
 fn note_missing_directory(metrics: Option<&Path>) {
     if let Some(directory) = metrics.filter(|directory| !directory.is_dir()) {
         let directory = directory.display();
-        note(&format!(
-            "There is no directory {directory}, so no metrics are written: mkdir -p {directory}"
+        warn(&format!(
+            "there is no directory {directory}, so no metrics are written; to create it, run `mkdir -p {directory}`"
         ));
     }
 }
@@ -187,8 +188,11 @@ fn load_profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Prof
     }
     let boot = files.profile().path();
     if matches!(boot.try_exists(), Ok(false)) {
-        let what = format_args!("no profile is named, and {} does not exist", boot.display());
-        return Err(usage_error(what).with_hint("name one: mig-mps systemd PROFILE"));
+        let what = format_args!(
+            "no profile is selected, and {} does not exist",
+            boot.display()
+        );
+        return Err(usage_error(what).with_hint("give a profile: `mig-mps systemd PROFILE`"));
     }
     Ok(Some(ProfileSource::from(&*boot.to_string_lossy()).load()?))
 }
@@ -253,7 +257,7 @@ fn check_called_programs(
         check_program(&program)?;
     }
     if let Err(error) = environment.mps_programs() {
-        note(&format!("{error}: systemd looks for it in {SYSTEMS_PATH}"));
+        warn(&format!("{error}; systemd looks for it in {SYSTEMS_PATH}"));
     }
     Ok(())
 }
@@ -284,10 +288,10 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
 fn check_program(program: &Path) -> Result<()> {
     check_trusted_program(program).map_err(|error| {
         command_error(format_args!(
-            "systemd would run {} as root, and another user can change it: {error}",
+            "systemd would run {} as root, but another user can change it: {error}",
             program.display()
         ))
-        .with_hint("install -m 755 mig-mps /usr/local/bin/, and run that")
+        .with_hint("install the program where only root can change it, such as /usr/local/bin")
     })
 }
 
@@ -302,7 +306,7 @@ fn install_units(
     match files.check_files(groups.iter().flatten(), text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Err(command_error(format_args!("{error}, and is not replaced")).with_hint(
-                "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
+                "edit that file and run `systemctl reload mig-mps`; or remove the file, and run this command again",
             ));
         }
         checked => checked.context("cannot install the units")?,
@@ -337,11 +341,11 @@ fn install_units(
     let enabled = [&[SERVICE], started.as_slice()].concat();
     if enable {
         systemctl.enable(&enabled, &started)?;
-        note(&format!("enabled {}", join_words(&enabled, "and")));
-        note("systemctl start mig-mps applies the profile now, without a reboot");
+        report(&format!("enabled {}", join_words(&enabled, "and")));
+        note("run `systemctl start mig-mps` to apply the profile now, without a reboot");
     } else {
         note(&format!(
-            "systemctl enable {} enables them",
+            "run `systemctl enable {}` to enable the units",
             enabled.join(" ")
         ));
     }
@@ -368,16 +372,19 @@ fn uninstall_units(
     }
     for file in own {
         if file.remove().context("cannot remove the unit")? {
-            note(&format!("removed {}", file.path().display()));
+            report(&format!("removed {}", file.path().display()));
         }
     }
     for path in packaged {
-        note(&format!("{} stays: a package has it", path.display()));
+        report(&format!(
+            "{} remains, because it belongs to a package",
+            path.display()
+        ));
     }
     if is_installed {
         ignore_missing_systemd(systemctl.reload_unit_files())?;
     } else {
-        note("No unit of mig-mps is installed.");
+        report("No unit of mig-mps is installed.");
     }
     let text = profile.map(|profile| profile.source.text());
     let path = files.profile().path();
@@ -385,8 +392,8 @@ fn uninstall_units(
         .remove_profile(text)
         .context("cannot remove the profile")?
     {
-        Some(true) => note(&format!("removed {}", path.display())),
-        Some(false) => note(&format!("{} stays", path.display())),
+        Some(true) => report(&format!("removed {}", path.display())),
+        Some(false) => report(&format!("{} remains", path.display())),
         None => {}
     }
     Ok(())
@@ -397,17 +404,17 @@ fn uninstall_units(
 fn make_label_directory(environment: &Environment) {
     let directory = environment.host.under_root(NODE_FEATURES);
     if let Err(error) = Directory::open_or_create(&directory, 0o755) {
-        note(&format!(
-            "cannot create the directory for labels of the node: {error}"
+        warn(&format!(
+            "cannot create the directory for node labels: {error}"
         ));
     }
 }
 
 fn note_written(is_new: bool, path: &Path) {
     if is_new {
-        note(&format!("wrote {}", path.display()));
+        report(&format!("wrote {}", path.display()));
     } else {
-        note(&format!("{} is up to date", path.display()));
+        report(&format!("{} is up to date", path.display()));
     }
 }
 

@@ -24,7 +24,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
 use crate::node::observe_records;
 use crate::profile::Profile;
-use crate::render::{note, print};
+use crate::render::{print, report};
 use crate::state::{ProfileHistory, RunDir};
 
 /// The directory of the host in which a pod installs the programs.
@@ -67,7 +67,7 @@ pub fn install_from_pod(
     profile: &Profile,
     environment: &Environment,
 ) -> Result<()> {
-    let staged = std::env::current_exe().context("cannot tell the path of this program")?;
+    let staged = std::env::current_exe().context("cannot find the path of this program")?;
     let staged = staged.parent().unwrap_or(Path::new("/")).to_owned();
     let installation = Installation {
         environment,
@@ -101,7 +101,8 @@ impl Installation<'_> {
         let directory = File::open(self.programs.parent().unwrap_or(&self.programs))?;
         directory.try_lock().map_err(|_| {
             let error = "another pod is installing mig-mps on this host";
-            CommandError::new(ExitStatus::Refused, error).with_hint("wait until that pod has ended")
+            CommandError::new(ExitStatus::Refused, error)
+                .with_hint("wait until that pod has finished")
         })?;
         Ok(directory)
     }
@@ -111,7 +112,7 @@ impl Installation<'_> {
         if self.files.packaged_path(SERVICE).is_some() {
             return Err(owned_error(
                 "a package of mig-mps is installed on this host",
-                "remove it (apt purge mig-mps, or dnf remove mig-mps), or delete this pod's DaemonSet",
+                "remove the package (`apt purge mig-mps`, or `dnf remove mig-mps`), or delete the DaemonSet of this pod",
             ));
         }
         for unit in units {
@@ -121,7 +122,7 @@ impl Installation<'_> {
                 let path = path.display();
                 owned_error(
                     &error.to_string(),
-                    &format!("disable and remove {path}, or delete this pod's DaemonSet"),
+                    &format!("disable and remove {path}, or delete the DaemonSet of this pod"),
                 )
             })?;
         }
@@ -132,13 +133,13 @@ impl Installation<'_> {
         {
             let shown = other.display();
             let remedy = if other.exists() {
-                format!("{shown} systemd --uninstall removes them")
+                format!("run `{shown} systemd --uninstall` to remove them")
             } else {
-                "rm /etc/systemd/system/mig-mps*; systemctl daemon-reload".to_owned()
+                "run `rm /etc/systemd/system/mig-mps*; systemctl daemon-reload`".to_owned()
             };
             return Err(owned_error(
                 &format!("units on this host run {shown}"),
-                &format!("{remedy}; or delete this pod's DaemonSet"),
+                &format!("{remedy}; or delete the DaemonSet of this pod"),
             ));
         }
         let boot = self.files.profile();
@@ -148,7 +149,7 @@ impl Installation<'_> {
             Some(text) if is_of_pod(&text) => Ok(()),
             Some(_) => Err(owned_error(
                 &format!("{path} is not from a pod"),
-                &format!("move {path} away, or delete this pod's DaemonSet"),
+                &format!("move {path} away, or delete the DaemonSet of this pod"),
             )),
             None => self.check_not_applied_by_hand(),
         }
@@ -171,7 +172,7 @@ impl Installation<'_> {
                 "this host has devices of the profile {}, which {} applied",
                 applied.path, applied.by
             ),
-            "stop them with mig-mps down, or delete this pod's DaemonSet",
+            "stop them with `mig-mps down`, or delete the DaemonSet of this pod",
         ))
     }
 
@@ -203,14 +204,17 @@ impl Installation<'_> {
             ExitStatus::Refused,
             "the device plugin does not report which pods hold shares of this host's devices",
         )
-        .with_hint("journalctl -u mig-mps-device-plugin, on this host, shows why"))
+        .with_hint("run `journalctl -u mig-mps-device-plugin` on this host to see why"))
     }
 
     /// Applies the profile, by a service of systemd.
     fn apply_profile(&self, text: &str) -> Result<()> {
         let Some(services) = self.environment.systemd_scopes() else {
-            let error = command_error("systemd does not run this host, or systemd-run is missing");
-            return Err(error.with_hint("choose nodes that systemd runs: mig-mps-device-plugin --manifest PROFILE --node-selector LABEL=VALUE"));
+            let error = command_error("this host does not run systemd, or systemd-run is missing");
+            return Err(error.with_hint(
+                "select nodes with systemd: `mig-mps-device-plugin --manifest PROFILE \
+             --node-selector LABEL=VALUE`",
+            ));
         };
         // Outside the pod's directory, which is removed with the pod: the path is recorded with the profile.
         let file = self.staged_profile();
@@ -226,15 +230,15 @@ impl Installation<'_> {
         ran.stderr
             .lines()
             .filter(|line| !(is_in_use && line.starts_with("hint: ")))
-            .for_each(note);
+            .for_each(report);
         if ran.status.success() {
             return Ok(());
         }
         let error = "the profile was not applied, and nothing was installed";
         let hint = if is_in_use {
-            "end what the lines above name: the kubelet starts this pod again"
+            "end the programs in the lines above; the kubelet starts this pod again"
         } else {
-            "see the lines above: the kubelet starts this pod again"
+            "see the lines above; the kubelet starts this pod again"
         };
         Err(CommandError::new(ExitStatus::Refused, error).with_hint(hint))
     }
@@ -288,7 +292,7 @@ impl Installation<'_> {
             _ => {}
         }
         let version = env!("CARGO_PKG_VERSION");
-        note(&format!(
+        report(&format!(
             "mig-mps {version} is installed in {}",
             self.programs.display()
         ));
@@ -361,7 +365,7 @@ pub fn check_not_owned_by_pod(files: &UnitFiles<'_>, program: &Path) -> Result<(
     Err(owned_error(
         "a pod of Kubernetes has installed mig-mps on this host",
         &format!(
-            "delete its DaemonSet (kubectl delete namespace mig-mps), then run {} systemd --uninstall",
+            "delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `{} systemd --uninstall`",
             pods.display()
         ),
     ))

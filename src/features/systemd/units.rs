@@ -54,11 +54,11 @@ struct TimedService {
 const HEAL: TimedService = TimedService {
     service: "mig-mps-heal.service",
     timer: "mig-mps-heal.timer",
-    description: "Start MPS daemons that died, and cure devices that hang",
+    description: "Restart MPS daemons that died, and MPS devices that hang",
     waits: true,
     is_sandboxed: false,
     limit: "5min",
-    timer_description: "Heal MPS daemons every minute",
+    timer_description: "Heal MPS devices every minute",
     every: "1min",
     accuracy: "5s",
 };

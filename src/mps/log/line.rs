@@ -185,7 +185,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
         .rev()
         .find_map(|text| parse_start_failure(text))
     {
-        return Some(format!("the MPS server could not start: {why}"));
+        return Some(why.to_owned());
     }
     if let Some((user, error)) = control
         .iter()
@@ -193,8 +193,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
         .find_map(|text| parse_user_refusal(text))
     {
         return Some(format!(
-            "the daemon may not start a server for user {user}: {error} (a daemon that is not root's \
-             serves its own user alone)"
+            "the daemon may not start a server for user {user}: {error} (only a daemon of root serves other users)"
         ));
     }
     if let Some(code) = control
@@ -204,7 +203,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
     {
         return Some(match describe_cuda_error(|known| known == code) {
             Some(words) => words.to_owned(),
-            None => format!("CUDA does not initialise: error {code}"),
+            None => format!("CUDA does not initialize: error {code}"),
         });
     }
     // Lines before the last successful start no longer matter.
@@ -220,17 +219,17 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
     let times = match ends.len() {
         1 => String::new(),
         times => {
-            format!(", {times} times over: with a client waiting, the daemon tries again and again")
+            format!(", {times} times (while a client waits, the daemon tries again)")
         }
     };
     let silence = if server.is_empty() {
-        ", and wrote nothing: its program is not found in the daemon's PATH, or its user may not enter \
-         one of the directories above the pipe directory"
+        ", and printed nothing; its program is not in the daemon's PATH, or its user may not enter a directory above \
+         the pipe directory"
     } else {
         ""
     };
     Some(format!(
-        "the MPS server ended with status {status}{times}{silence}"
+        "the server exited with status {status}{times}{silence}"
     ))
 }
 
@@ -432,7 +431,7 @@ mod tests {
         let log = ["Failed to initialize CUDA: 999"];
         assert_eq!(
             said(&log, &[]).unwrap(),
-            "CUDA does not initialise: error 999"
+            "CUDA does not initialize: error 999"
         );
     }
 
@@ -461,7 +460,7 @@ mod tests {
         ];
         let why = said(&twice, &["Startup"]).unwrap();
         assert!(
-            why.starts_with("the MPS server ended with status 1, 2 times over"),
+            why.starts_with("the server exited with status 1, 2 times over"),
             "{why}"
         );
         assert!(!why.contains("wrote nothing"), "{why}");

@@ -110,7 +110,7 @@ const CONTROL_RULES: &[Rule] = &[
     benign(r"^User did not send valid credentials")
         .because("harmless: every start of a CUDA program leaves this line"),
     benign(r"^Unable to (read new connection type information|accept connection)")
-        .because("harmless: somebody connected and hung up at once"),
+        .because("harmless: a process connected and disconnected at once"),
     // Sessions and their answers.
     chatter(r"^(Accepting connection|NEW UI|Activating queued UI|UI closed)"),
     chatter(r"^Cmd:"),
@@ -128,7 +128,7 @@ const CONTROL_RULES: &[Rule] = &[
     chatter(r"^set_default_device_pinned_mem_limit "),
     chatter(r"^No default pinned memory limit set"),
     chatter(r"^Server (\d+ )?not found!?$")
-        .because("asked for a server that is not, or no longer, there"),
+        .because("asked for a server that does not exist, or no longer exists"),
     // Start, clients and exit.
     ordinary(
         r"^(Starting control daemon|To connect CUDA applications|CUDA MPS Control binary version)",
@@ -149,7 +149,7 @@ const CONTROL_RULES: &[Rule] = &[
     ordinary(r"^(Server \d+ exited|Exit) with status 0"),
     refusal(r"^Server \d+ exited with status").because("the server failed: server.log may say why"),
     refusal(r"^Exit with status")
-        .because("the daemon has ended, and a server of it had failed before"),
+        .because("the daemon has exited after a server of it had failed"),
     fault(r"^Server (\d+ )?encountered a fatal exception")
         .because("after a GPU fault, or because it could not start: server.log may say why"),
     // Refusals.
@@ -158,7 +158,7 @@ const CONTROL_RULES: &[Rule] = &[
     refusal(r"^Failed to initialize CUDA")
         .because("the daemon ends; the number is CUDA's error code"),
     refusal(r"^Failed to start server using uid \d+(, error:|\.) Operation not permitted")
-        .because("a daemon that is not root's serves its own user alone"),
+        .because("only a daemon of root serves other users"),
     refusal(
         r"^(Insufficient privileges|Not enough privilege|Only (the )?root user|Unable to accept privil)",
     )
@@ -169,7 +169,7 @@ const CONTROL_RULES: &[Rule] = &[
     refusal(r"^Ignoring pinned memory setting"),
 ];
 
-const CLIENT_ENDED: &str = "harmless: a client has ended";
+const CLIENT_ENDED: &str = "harmless: a client has exited";
 const VISIBLE_DEVICES: &str =
     "the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID";
 
@@ -206,7 +206,7 @@ const SERVER_RULES: &[Rule] = &[
     fault(r"^\d+$"),
     // Refusals.
     refusal(r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:")
-        .because("what follows is CUDA's reason why this server did not start"),
+        .because("the next line is CUDA's reason why this server did not start"),
     refusal(r"^Failed to accept new client\. Maximum number of clients")
         .because("the client gets error 46 or 808"),
     refusal(r"Refusing to accept new client").because(

@@ -175,7 +175,7 @@ impl Probe<'_> {
     fn state_without_session(&mut self) -> Option<DaemonState> {
         let daemon = self.context.daemon_of(self.served, None);
         if daemon.is_hidden_by_mount() {
-            let why = "somebody has mounted a file system on its pipe directory";
+            let why = "another file system is mounted on its pipe directory";
             return Some(DaemonState::NoAnswer(why.to_owned()));
         }
         if daemon.is_closed_to_caller() {
@@ -371,7 +371,7 @@ impl Probe<'_> {
         } else if servers.is_empty() && record.finished {
             DaemonState::NoServerYet
         } else if !servers.is_empty() && servers.iter().all(|server| self.is_overdue(server.pid)) {
-            DaemonState::Hung("its server does not become ready".to_owned())
+            DaemonState::Hung("its server did not become ready".to_owned())
         } else {
             DaemonState::Starting
         }

@@ -138,7 +138,7 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
             }
             Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
                 unseen.push(Unseen::Other(format!(
-                    "who computes on {}, which the driver shows to root alone",
+                    "who computes on {}, which the driver shows only to root",
                     device.name
                 )));
             }

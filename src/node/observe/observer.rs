@@ -138,7 +138,7 @@ impl Failure for ObserveError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Nvml(error) => error.hint(),
-            Self::Proc(_) => Some("mount -t proc proc /proc mounts it".to_owned()),
+            Self::Proc(_) => Some("run `mount -t proc proc /proc` to mount it".to_owned()),
         }
     }
 }

@@ -296,7 +296,7 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
             ));
         }
         several => parts.add_line(&format!(
-            "{} programs compute outside MPS and are time-sliced with all clients; `mig-mps doctor` has the remedies",
+            "{} programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the remedies",
             several.len()
         )),
     }
@@ -305,7 +305,7 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
     }
     if healed > 1 {
         parts.add_line(
-            "`mig-mps heal` cures all devices whose daemon has died or that hang without clients.",
+            "Run `mig-mps heal` to restart all devices whose daemon has died or that hang without clients.",
         );
     }
     for remark in fold_findings(&remarks) {

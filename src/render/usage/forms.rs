@@ -11,16 +11,16 @@ use crate::settings::find_setting;
 /// Returns the form of a command whose program does not follow two dashes.
 pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
     let (verb, why) = match mistake.command {
-        "run" => ("run", "the program follows two dashes"),
-        "compare" => ("compare", "the program follows two dashes"),
-        "env" => ("run", "env starts no program"),
+        "run" => ("run", "put two dashes before the program"),
+        "compare" => ("compare", "put two dashes before the program"),
+        "env" => ("run", "use `mig-mps run` to start a program"),
         _ => return None,
     };
     let own = mistake.own_words();
     let has_dashes = mistake.words.iter().any(|word| word == "--");
     let (before, program) = match mistake.unexpected() {
         Some(typed) if typed.starts_with('-') => return None,
-        Some(_) if has_dashes => return Some("name one device before the two dashes".to_owned()),
+        Some(_) if has_dashes => return Some("put one device before the two dashes".to_owned()),
         Some(typed) => own.split_at(own.iter().position(|word| word == typed)?),
         None if mistake.lacks("<PROGRAM>") && !mistake.lacks("<DEVICE>") && !has_dashes => {
             own.split_at(own.len())
@@ -34,7 +34,7 @@ pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
         .iter()
         .any(|word| options.iter().any(|option| word.starts_with(option)));
     if known.is_empty() && !is_choosing {
-        return Some(format!("{why}: mig-mps {verb} DEVICE -- PROGRAM"));
+        return Some(format!("{why}: `mig-mps {verb} DEVICE -- PROGRAM`"));
     }
     let is_device = |word: &String| {
         begins_as_uuid(word) || known.iter().any(|name| name.starts_with(word.as_str()))
@@ -53,7 +53,10 @@ pub(super) fn form_of_program(mistake: &UsageMistake<'_>) -> Option<String> {
     let words = before.iter().chain(&program);
     let quoted: Vec<String> = words.map(|word| quote_for_shell(word)).collect();
     let line = quoted.join(" ");
-    Some(format!("{why}: mig-mps {verb} {}", shorten_command(&line)))
+    Some(format!(
+        "{why}: `mig-mps {verb} {}`",
+        shorten_command(&line)
+    ))
 }
 
 /// The options that have no value.
@@ -85,7 +88,7 @@ fn form_of_zero(setting: &str, device: &str) -> Option<String> {
     let none = format!("{name}=none");
     (value == "0" && SettingAssignment::from_str(&none).is_ok()).then(|| {
         let device = quote_for_shell(device);
-        format!("mig-mps set {device} {none} removes the setting; mig-mps down {device} stops the device")
+        format!("run `mig-mps set {device} {none}` to remove the setting, or `mig-mps down {device}` to stop the device")
     })
 }
 
@@ -116,7 +119,7 @@ pub(super) fn form_of_settings(mistake: &UsageMistake<'_>) -> Option<String> {
         let is_missing = mistake.lacks("<KEY=VALUE>") && !others.is_empty();
         return is_missing.then(|| {
             let others = others.join(" ");
-            format!("mig-mps set {others} KEY=VALUE; the settings are {live}")
+            format!("run `mig-mps set {others} KEY=VALUE`; the settings are {live}")
         });
     }
     let wrong = settings
@@ -134,5 +137,5 @@ pub(super) fn form_of_settings(mistake: &UsageMistake<'_>) -> Option<String> {
     }
     let meant = [others, settings].concat();
     let quoted: Vec<String> = meant.iter().map(|word| quote_for_shell(word)).collect();
-    (meant != own).then(|| format!("write mig-mps set {}", quoted.join(" ")))
+    (meant != own).then(|| format!("write `mig-mps set {}`", quoted.join(" ")))
 }

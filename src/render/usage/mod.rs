@@ -113,7 +113,7 @@ impl UsageMistake<'_> {
             return None;
         };
         if word == "help" {
-            return Some(format!("mig-mps {} --help", self.command));
+            return Some(format!("run `mig-mps {} --help`", self.command));
         }
         let object = self
             .own_words()
@@ -122,19 +122,19 @@ impl UsageMistake<'_> {
             .filter(|_| ["get", "describe", "show"].contains(&word.as_str()));
         if let Some(object) = object {
             if ["pod", "pods"].contains(&object) {
-                let what = "mig-mps status --by-user names the pods of each user's clients";
-                return Some(format!("{what}; mig-mps help kubernetes has more"));
+                let what = "run `mig-mps status --by-user` to see the pods of each user's clients";
+                return Some(format!("{what}; `mig-mps help kubernetes` has more"));
             }
             let names = (self.devices)().names;
             if names.iter().any(|name| name == object) {
-                return Some(format!("did you mean mig-mps status {object}?"));
+                return Some(format!("did you mean `mig-mps status {object}`?"));
             }
             if let Some(command) = command_for(object) {
-                return Some(format!("did you mean mig-mps {command}?"));
+                return Some(format!("did you mean `mig-mps {command}`?"));
             }
         }
         let command = command_for(word)?;
-        Some(format!("did you mean mig-mps {command}?"))
+        Some(format!("did you mean `mig-mps {command}`?"))
     }
 }
 

@@ -20,28 +20,32 @@ const OTHER_OPTIONS: &[Row] = &[
     (
         &["up", "plan"],
         &["--gpu", "--gpus", "-i", "--id", "--device"],
-        "the profile selects GPUs: select = { index = [0] }",
+        "select GPUs in the profile: select = { index = [0] }",
     ),
     (
         &["up", "down", "set", "restart", "start", "kill", "heal"],
         &["-n", "--check", "--diff"],
-        "--dry-run shows the plan and changes nothing",
+        "use --dry-run to see the plan without changing anything",
     ),
-    (&["plan"], &["-n", "--dry-run"], "plan changes nothing"),
+    (
+        &["plan"],
+        &["-n", "--dry-run"],
+        "omit the option; plan changes nothing",
+    ),
     (
         &["systemd"],
         &["-n", "--dry-run"],
-        "without --install it prints the units and changes nothing",
+        "omit --install to print the units without changing anything",
     ),
     (
         &["up"],
         &["--rollback", "--undo", "--revert"],
-        "--previous takes the profile before the present one",
+        "use --previous for the profile before the present one",
     ),
     (
         &["up", "down", "restart"],
         &["--wait"],
-        "--drain 5m waits for clients in the way",
+        "use --drain 5m to wait for clients in the way",
     ),
     (
         &["run"],
@@ -62,7 +66,8 @@ const OTHER_OPTIONS: &[Row] = &[
             "--privileged",
             "--runtime",
         ],
-        "run starts a program here: mig-mps run DEVICE -- PROGRAM; a container gets a device by docker run $(mig-mps env DEVICE --format docker) IMAGE",
+        "use run to start a program here (`mig-mps run DEVICE -- PROGRAM`), or `docker run $(mig-mps env DEVICE \
+         --format docker) IMAGE` for a container",
     ),
     (
         &["run"],
@@ -76,12 +81,12 @@ const OTHER_OPTIONS: &[Row] = &[
             "--gres",
             "--mem",
         ],
-        "-n N starts N copies; under srun and mpirun, as mig-mps help running shows, --by-rank gives each rank its device",
+        "use -n N to start N copies, or --by-rank under srun and mpirun (`mig-mps help running`)",
     ),
     (
         &["run", "env", "compare"],
         &["--gpu", "-g", "-i", "--id", "--gpu-id"],
-        "name a device: mig-mps status --gpu N shows those of a GPU",
+        "give a device; `mig-mps status --gpu N` shows the devices of a GPU",
     ),
     (
         &[
@@ -89,31 +94,35 @@ const OTHER_OPTIONS: &[Row] = &[
             "list", "status",
         ],
         &["-d", "--device", "--name"],
-        "the device is named without an option",
+        "give the device without an option",
     ),
     (
         &["restart", "start"],
         &["-a", "--all"],
-        "'*' takes every device",
+        "use '*' for every device",
     ),
     (
         &["list", "status", "logs", "verify", "heal", "down"],
         &["-a", "--all", "-A", "--all-namespaces", "-L", "--list-gpus"],
-        "without DEVICE the command is about every device",
+        "omit DEVICE for every device",
     ),
     (
         &[
             "list", "status", "logs", "verify", "restart", "start", "heal", "down",
         ],
         &["-i", "--id"],
-        "--gpu N takes the GPU with index N",
+        "use --gpu N for the GPU with index N",
     ),
     (
         &["status"],
         &["-w"],
-        "--watch shows it again and again; --columns selects the columns",
+        "use --watch to refresh the display, or --columns to select the columns",
     ),
-    (&["status"], &["--wide"], "--columns selects the columns"),
+    (
+        &["status"],
+        &["--wide"],
+        "use --columns to select the columns",
+    ),
     (
         &["list", "status"],
         &[
@@ -125,27 +134,27 @@ const OTHER_OPTIONS: &[Row] = &[
             "--watch",
             "--interval",
         ],
-        "mig-mps status --watch shows it again and again",
+        "run `mig-mps status --watch` to refresh the display",
     ),
     (
         &["doctor"],
         &["--fix", "--repair", "--heal"],
-        "mig-mps heal starts daemons that died",
+        "run `mig-mps heal` to start daemons that died",
     ),
     (
         &["heal"],
         &["--watch", "-w", "--loop", "--interval", "--daemon"],
-        "mig-mps systemd --install --enable starts a timer that heals",
+        "run `mig-mps systemd --install --enable` to start a timer that heals",
     ),
     (
         &["kill"],
         &["-9", "-15", "-s", "-K", "-S", "-T"],
-        "--signal=KILL also ends the process",
+        "use --signal=KILL to end the process as well",
     ),
     (
         &["kill"],
         &["-p", "--pid", "-u", "--user", "-a", "--all"],
-        "mig-mps kill DEVICE PID; mig-mps status shows the clients of each device",
+        "run `mig-mps kill DEVICE PID`; `mig-mps status` shows the clients of each device",
     ),
     (
         &["metrics"],
@@ -157,23 +166,19 @@ const OTHER_OPTIONS: &[Row] = &[
             "--daemon",
             "--serve",
         ],
-        "it opens no port: mig-mps systemd --metrics DIR writes them for a node exporter",
+        "use `mig-mps systemd --metrics DIR` to write metrics for a node exporter; no port is opened",
     ),
     (
         &["logs"],
         &["--tail", "--head", "--since", "--until"],
-        "-n N shows the last N lines",
+        "use -n N for the last N lines",
     ),
     (
         &["check", "init", "advise"],
         &["--model", "-m", "--device"],
-        "--gpu MODEL plans for GPUs that are not here",
+        "use --gpu MODEL to plan for GPUs of another machine",
     ),
-    (
-        &[],
-        &["-V", "--version"],
-        "mig-mps --version shows the version",
-    ),
+    (&[], &["-V", "--version"], "run `mig-mps --version`"),
 ];
 
 /// Returns what does here what an unknown option does in other programs.
@@ -197,7 +202,7 @@ fn form_of_profile(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
     {
         return None;
     }
-    let what = "the profile is named without an option";
+    let what = "give the profile without an option";
     let Some(path) = word_behind(mistake, typed) else {
         return Some(what.to_owned());
     };
@@ -205,9 +210,9 @@ fn form_of_profile(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
     let path = quote_for_shell(&path);
     Some(match extension {
         Some("yaml" | "yml" | "json") => format!(
-            "a profile is a TOML file: mig-mps import {path} -o profile.toml makes one of a configuration of mig-parted"
+            "give a profile (TOML); `mig-mps import {path} -o profile.toml` converts a configuration of mig-parted"
         ),
-        _ => format!("{what}: mig-mps {command} {path}"),
+        _ => format!("{what}: `mig-mps {command} {path}`"),
     })
 }
 
@@ -223,11 +228,11 @@ fn form_of_output(mistake: &UsageMistake<'_>, typed: &str) -> Option<String> {
     .contains(&command);
     let format = word_behind(mistake, typed);
     Some(match format.as_deref() {
-        Some("json" | "yaml") | None if has_json => format!("mig-mps {command} --json prints JSON"),
-        Some("wide") if command == "status" => {
-            "mig-mps status --columns selects the columns".to_owned()
+        Some("json" | "yaml") | None if has_json => {
+            format!("run `mig-mps {command} --json` for JSON")
         }
-        _ => "--json prints JSON, where a command has it".to_owned(),
+        Some("wide") if command == "status" => "use --columns to select the columns".to_owned(),
+        _ => "use --json in commands that have it".to_owned(),
     })
 }
 
@@ -252,7 +257,7 @@ pub(super) fn option_for_setting(mistake: &UsageMistake<'_>) -> Option<String> {
     }
     let name = typed.trim_start_matches('-').split('=').next()?;
     let option = find_setting(name)?.short_name()?;
-    Some(format!("{name} is called --{option} here"))
+    Some(format!("use --{option} instead of {name}"))
 }
 
 /// The options of which one does what another one asks for, and what to do.
@@ -266,12 +271,12 @@ const NEEDLESS_OPTIONS: [(&str, &[&str], &str); 2] = [
             "--min-memory <SIZE>",
             "--product <REGEX>",
         ],
-        "--private takes the GPUs that the environment names, or those of the Slurm job: leave the other one out",
+        "omit the device; --private uses the GPUs in the environment, or those of the Slurm job",
     ),
     (
         "--copies <N>",
         &["--any"],
-        "-n N takes devices that are free: leave --any out",
+        "omit --any; -n N already uses free devices",
     ),
 ];
 
@@ -309,5 +314,5 @@ pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
     let has_map = own.iter().any(|word| word.starts_with("--map"));
     let is_missing = mistake.error.kind() == ErrorKind::MissingRequiredArgument;
     (has_map && is_missing && mistake.lacks("--by-rank"))
-        .then(|| "--map spreads ranks: add --by-rank, or --private".to_owned())
+        .then(|| "add --by-rank or --private; --map spreads ranks".to_owned())
 }

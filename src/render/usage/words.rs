@@ -123,18 +123,15 @@ pub(super) fn hint_for_nvidia_smi(words: &[String]) -> Option<String> {
     let first = words.first().map(String::as_str)?;
     if ONLY_IN_NVIDIA_SMI.contains(&first) {
         let quoted: Vec<_> = words.iter().map(|word| quote_for_shell(word)).collect();
-        return Some(format!(
-            "nvidia-smi does that: nvidia-smi {}",
-            quoted.join(" ")
-        ));
+        return Some(format!("use `nvidia-smi {}` for that", quoted.join(" ")));
     }
     let command = command_for_nvidia_smi(first, words)?;
     if command == "up PROFILE" {
         return Some(format!(
-            "mig-mps {command} switches the MIG mode and makes the devices; mig-mps init writes a profile"
+            "use `mig-mps {command}` to switch the MIG mode and create devices, and `mig-mps init` to write a profile"
         ));
     }
-    Some(format!("did you mean mig-mps {command}?"))
+    Some(format!("did you mean `mig-mps {command}`?"))
 }
 
 fn command_for_nvidia_smi(first: &str, words: &[String]) -> Option<String> {
@@ -185,29 +182,29 @@ mod tests {
     #[test]
     fn options_of_nvidia_smi_lead_to_our_commands() {
         for (line, command) in [
-            ("-L", "did you mean mig-mps list?"),
-            ("nvidia-smi --list-gpus", "did you mean mig-mps list?"),
-            ("-i 0", "did you mean mig-mps list --gpu 0?"),
-            ("--id=0", "did you mean mig-mps list --gpu N?"),
+            ("-L", "did you mean `mig-mps list`?"),
+            ("nvidia-smi --list-gpus", "did you mean `mig-mps list`?"),
+            ("-i 0", "did you mean `mig-mps list --gpu 0`?"),
+            ("--id=0", "did you mean `mig-mps list --gpu N`?"),
             (
                 "-i 0 -mig 1",
-                "mig-mps up PROFILE switches the MIG mode and makes the devices; mig-mps init writes a profile",
+                "use `mig-mps up PROFILE` to switch the MIG mode and create devices, and `mig-mps init` to write a profile",
             ),
-            ("-mig 0", "did you mean mig-mps down --disable-mig?"),
+            ("-mig 0", "did you mean `mig-mps down --disable-mig`?"),
             (
                 "--multi-instance-gpu=0 -i 1",
-                "did you mean mig-mps down --disable-mig?",
+                "did you mean `mig-mps down --disable-mig`?",
             ),
             (
                 "-mig 1 -i 0",
-                "mig-mps up PROFILE switches the MIG mode and makes the devices; mig-mps init writes a profile",
+                "use `mig-mps up PROFILE` to switch the MIG mode and create devices, and `mig-mps init` to write a profile",
             ),
-            ("-q -d MEMORY", "did you mean mig-mps list?"),
-            ("--query-gpu=name", "did you mean mig-mps list?"),
-            ("-l 1", "did you mean mig-mps status --watch?"),
-            ("mig -lgip", "did you mean mig-mps list --offers?"),
-            ("-pm 1", "nvidia-smi does that: nvidia-smi -pm 1"),
-            ("topo -m", "nvidia-smi does that: nvidia-smi topo -m"),
+            ("-q -d MEMORY", "did you mean `mig-mps list`?"),
+            ("--query-gpu=name", "did you mean `mig-mps list`?"),
+            ("-l 1", "did you mean `mig-mps status --watch`?"),
+            ("mig -lgip", "did you mean `mig-mps list --offers`?"),
+            ("-pm 1", "use `nvidia-smi -pm 1` for that"),
+            ("topo -m", "use `nvidia-smi topo -m` for that"),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             assert_eq!(

@@ -13,7 +13,7 @@ use crate::host::{Host, Pid, Process, StartTime, shorten_command};
 use crate::mps::ClientPolicy;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Signal};
-use crate::render::{note, print};
+use crate::render::{print, warn};
 
 /// Ends the processes that the job with this id has left on devices, and prints a line for each.
 pub fn end_leftovers(
@@ -26,7 +26,7 @@ pub fn end_leftovers(
     for one in &leftovers {
         let (device, pid, command) = (&one.device, one.pid, &one.command);
         print(&format!(
-            "mig-mps: job {id} has left pid {pid} ({command}) on {device}: it is ended\n"
+            "mig-mps: job {id} left pid {pid} ({command}) on device {device}; it is ended now\n"
         ))?;
     }
     let unknown = node.devices.iter().find(|device| {
@@ -37,20 +37,22 @@ pub fn end_leftovers(
     match stay.first() {
         None => match unknown {
             Some(device) => Err(command_error(format_args!(
-                "job {id} may have left programs on {}, whose clients are not known",
+                "job {id} may have left programs on device {}, whose clients are unknown",
                 device.name
             ))
-            .with_hint("mig-mps status shows why; then run this again")),
+            .with_hint("run `mig-mps status` to see why, then run this command again")),
             None => Ok(()),
         },
         Some(one) => {
             let (device, pid, command) = (&one.device, one.pid, &one.command);
-            let what =
-                format!("job {id}: pid {pid} ({command}) is on {device}, and cannot be ended now");
+            let what = format!(
+                "job {id}: pid {pid} ({command}) is on device {device} and cannot be ended now"
+            );
             print(&format!("mig-mps: {what}\n"))?;
             let error = command_error(what);
-            Err(error
-                .with_hint("the node needs a reboot if the process stays: search the kernel log"))
+            Err(error.with_hint(
+                "reboot the node if the process remains; search the kernel log for the cause",
+            ))
         }
     }
 }
@@ -158,7 +160,7 @@ fn end_processes(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftove
         if !pids.is_empty()
             && let Err(error) = end_clients(context, device, &pids)
         {
-            note(&format!("{device}: {}", error.message().what));
+            warn(&format!("device {device}: {}", error.message().what));
         }
     }
     let until = Instant::now() + END_TIMEOUT;

@@ -13,7 +13,7 @@ use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::observe_records;
 use crate::plan;
-use crate::render::note;
+use crate::render::warn;
 
 /// The time in which devices are to take programs.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub fn heal_devices(
             Ok(_) => std::thread::sleep(HEAL_INTERVAL),
             Err(error) if error.status == ExitStatus::Refused => std::thread::sleep(HEAL_INTERVAL),
             Err(error) => {
-                note(&error.message().what);
+                warn(&error.message().what);
                 return Ok(not_ready);
             }
         }
@@ -68,7 +68,7 @@ fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>>
     }
     .run_plan(|node, run_dir| plan::heal(node, run_dir, names))?;
     if let Some(failed) = outcome.as_ref().and_then(|outcome| outcome.failed.as_ref()) {
-        note(&failed.to_string());
+        warn(&failed.to_string());
     }
     Ok(outcome)
 }

@@ -26,7 +26,8 @@ use crate::state::{DeviceKey, RunDir};
 const BOOT_FILE: &str = "private";
 
 /// The hint where the reason may be in logs.
-const LOGS_HINT: &str = "mig-mps doctor finds known causes; MIG_MPS_LOG_DIR may name a directory in which the logs stay";
+const LOGS_HINT: &str = "run `mig-mps doctor` to find known causes, or set MIG_MPS_LOG_DIR to a directory in which \
+ the logs remain";
 
 /// A directory of one device's daemon, its records and its logs, which nobody else can enter.
 pub(super) struct PrivateDirectory {
@@ -135,7 +136,7 @@ fn create_directory(device: &str) -> Result<TempDir> {
         }
     }
     let causes = causes.join("; ");
-    let what = format!("cannot make a directory for a private daemon: {causes}");
+    let what = format!("cannot create a directory for a private daemon: {causes}");
     Err(command_error(what)
         .with_hint("set TMPDIR to a directory of this machine with a short path"))
 }

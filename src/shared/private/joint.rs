@@ -25,7 +25,7 @@ pub fn joint_device(node: &Node, devices: &[&Device]) -> Result<Device> {
     if products.len() > 1 {
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let error = usage_error(format_args!(
-            "--joint needs GPUs of one product, and {} are {}",
+            "--joint needs GPUs of one product, but {} are {}",
             format_gpus(&indices),
             join_words(&products, "and")
         ));
@@ -37,7 +37,7 @@ pub fn joint_device(node: &Node, devices: &[&Device]) -> Result<Device> {
 fn no_whole_gpu_error(device: &Device) -> CommandError {
     let name = &device.name;
     usage_error(format_args!(
-        "--joint is for whole GPUs, and {name} is a MIG device: CUDA gives a program one MIG device"
+        "--joint needs whole GPUs, but {name} is a MIG device: CUDA gives a program only one MIG device"
     ))
-    .with_hint("set CUDA_VISIBLE_DEVICES to whole GPUs, or leave out --joint")
+    .with_hint("set CUDA_VISIBLE_DEVICES to whole GPUs, or omit --joint")
 }

@@ -23,7 +23,7 @@ use crate::host::{
     shorten_command, user_name,
 };
 use crate::node::{Device, Node, Served, observe_records};
-use crate::render::note;
+use crate::render::warn;
 
 pub use daemon::parent_directories;
 pub use joint::joint_device;
@@ -98,10 +98,10 @@ impl PrivateDevice {
             keeper = connect_to_keeper(environment, device, until)?;
         }
         Err(command_error(format_args!(
-            "the processes that are to keep the daemon of {} end at once",
+            "the processes that keep the daemon of device {} exit at once",
             device.name
         ))
-        .with_hint("the kernel's log may say who ends them"))
+        .with_hint("search the kernel log for the process that ends them"))
     }
 
     fn in_directory(
@@ -114,16 +114,18 @@ impl PrivateDevice {
             let (name, path) = (&device.name, directory.display());
             if keeper.is_elsewhere(&directory) {
                 return command_error(format_args!(
-                    "cannot join the programs on {name}: the mount namespace of this program (a container) does not have the \
-                     directory of their daemon, {path}"
+                    "cannot join the programs on device {name}: the mount namespace of this program (a container) \
+                     does not have the directory of their daemon, {path}"
                 ))
-                .with_hint("set TMPDIR to a directory that all programs of the job have");
+                .with_hint("set TMPDIR to a directory that is visible to all programs of the job");
             }
             command_error(format_args!(
-                "cannot join the programs on {name}: the directory of their daemon, {path}, was removed or emptied"
+                "cannot join the programs on device {name}: the directory of their daemon, {path}, was removed or \
+                 emptied"
             ))
             .with_hint(format!(
-                "wait until these programs have ended, and run it again; let no script remove {path} while they run"
+                "wait until these programs have exited, then run the program again; let no script remove {path} while \
+                 they run"
             ))
         };
         let lock = File::open(&directory).map_err(|_| is_gone())?;
@@ -148,8 +150,9 @@ impl Drop for PrivateDevice {
     fn drop(&mut self) {
         let _ = self.keeper.stream.shutdown(Shutdown::Write);
         if let Err(Silence::Stopped(pid)) = self.keeper.read_answer(Instant::now() + END_TIMEOUT) {
-            note(&format!(
-                "The private daemon of {} goes on: pid {pid}, which is to end it, is stopped. kill -CONT {pid} lets it.",
+            warn(&format!(
+                "the private daemon of device {0} continues, because pid {pid}, which should end it, is stopped; to \
+                 resume it, run `kill -CONT {pid}`",
                 self.served.record.name
             ));
         }
@@ -189,9 +192,9 @@ impl Silence {
         match self {
             Self::Late => start_timeout_error(device),
             Self::Stopped(pid) => command_error(format_args!(
-                "cannot join the programs on {name}: pid {pid}, which keeps their private daemon, is stopped"
+                "cannot join the programs on device {name}: pid {pid}, which keeps their private daemon, is stopped"
             ))
-            .with_hint(format!("let it go on: kill -CONT {pid}")),
+            .with_hint(format!("run `kill -CONT {pid}` to resume it")),
         }
     }
 }
@@ -244,9 +247,10 @@ fn check_not_served(device: &Device) -> Result<()> {
         return Ok(());
     };
     let (name, run_dir) = (&device.name, served.run_dir.path().display());
-    let what = format!("{name} is served by a daemon of {run_dir} already");
-    let hint =
-        format!("mig-mps run {name} uses that one; --private is for devices without a daemon");
+    let what = format!("device {name} is already served by a daemon of {run_dir}");
+    let hint = format!(
+        "run `mig-mps run {name}` to use that daemon; --private is for devices without a daemon"
+    );
     Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
 }
 
@@ -326,7 +330,7 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
     }
     let said = shorten_command(output.stderr.trim()).into_owned();
     Err(command_error(format_args!(
-        "the process that keeps a private daemon does not start: {said}"
+        "the process that keeps a private daemon did not start: {said}"
     )))
 }
 
@@ -348,18 +352,18 @@ fn check_keeper_user(device: &Device, stream: &UnixStream) -> Result<Pid> {
     }
     let (name, user) = (&device.name, user_name(user));
     Err(command_error(format_args!(
-        "pid {pid} of {user} has the socket by which programs find the private daemon of {name}"
+        "pid {pid} of {user} has the socket of the private daemon of device {name}"
     ))
-    .with_hint("tell the administrator: that process does nothing else"))
+    .with_hint("ask the administrator to end that process"))
 }
 
 fn start_timeout_error(device: &Device) -> CommandError {
     let seconds = START_TIMEOUT.as_secs();
     command_error(format_args!(
-        "the private daemon of {} did not start within {seconds} s",
+        "the private daemon of device {} did not start within {seconds} s",
         device.name
     ))
-    .with_hint("mig-mps doctor finds out why MPS does not work")
+    .with_hint("run `mig-mps doctor` to find out why MPS does not work")
 }
 
 #[cfg(test)]

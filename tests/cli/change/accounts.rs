@@ -71,7 +71,7 @@ fn a_job_of_a_member_of_the_group_begins() {
     };
     assert_contains(
         &prolog_with_members("").ended(1).stdout,
-        "only the group users may use 0, and this is nobody",
+        "device 0 serves only the group users, not user nobody",
     );
     assert_eq!(prolog_with_members("nobody").ended(0).stdout, "");
 }
@@ -83,8 +83,9 @@ fn a_daemon_whose_user_is_gone_goes_on() {
     let before = sim.device("0");
     let refused = without_nobody(&sim, &["restart", "0", "--yes"]).ended(1);
     assert_snapshot!(refused.stderr, @r#"
-    error: cannot start the daemon of 0: there is no user "nobody" on this machine
-    hint: make the user, or name another one in the profile
+    error: cannot start the daemon of device 0
+      cause: there is no user "nobody" on this machine
+    hint: create the user, or change the profile
     "#);
     let dry = without_nobody(&sim, &["restart", "0", "--dry-run"]).ended(1);
     assert_eq!(dry.stderr, refused.stderr);
@@ -143,7 +144,7 @@ fn a_name_with_another_id_is_found_and_up_serves_the_new_one() {
         let found = problems(&status);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].0, "user-changed");
-        let remedy = "`mig-mps restart 0` starts a daemon for the new id";
+        let remedy = "run `mig-mps restart 0` to start a daemon for the new id";
         assert_eq!(found[0].1, format!("{changed}: {remedy}"));
         ran(&["status", "--exit-code"]).ended(3);
         assert_contains(&ran(&["doctor"]).ended(3).stdout, &changed);
@@ -175,7 +176,7 @@ fn a_device_whose_user_is_gone_is_a_problem() {
     needs_root!();
     let sim = serving("user:nobody");
     let status = without_nobody(&sim, &["status", "--json"]).json();
-    let gone = "the user nobody no longer exists, but the daemon serves the id 65534: `mig-mps down 0` closes the device";
+    let gone = "the user nobody no longer exists, but the daemon serves the id 65534: run `mig-mps down 0` to close the device";
     assert_eq!(
         problems(&status),
         [("user-changed".to_owned(), gone.to_owned())]
@@ -384,7 +385,7 @@ fn a_log_directory_of_another_user_is_replaced() {
     let logs = sim.node.log_dir().join(sim.uuid("0"));
     std::os::unix::fs::chown(&logs, Some(61_001), None).unwrap();
     let found = problems(&sim.status());
-    let said = "its log directory belongs to 61001: `mig-mps restart 0` starts a daemon in a new directory";
+    let said = "its log directory belongs to 61001: run `mig-mps restart 0` to start a daemon in a new directory";
     assert_eq!(found, [("log-access".to_owned(), said.to_owned())]);
     // What can be changed meanwhile, is.
     sim.run(&["set", "0", "active-thread-percentage=50"])
@@ -405,7 +406,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let found = problems(&sim.status());
     let said = "its pipe directory has wrong permissions: every user may write to it; ";
     let remedy = format!("chmod go-w {}", pipe.display());
-    let what = format!("{said}`{remedy}` corrects them");
+    let what = format!("{said}run `{remedy}` to correct them");
     assert_eq!(found, [("pipe-access".to_owned(), what)]);
     sim.up_does_nothing(&whole("serve = \"all\""));
     testkit::shell(remedy).ended(0);
@@ -417,7 +418,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     assert_eq!(id, "log-access");
     assert!(
         what.ends_with(&format!(
-            "every user may write to it; `{remedy}` corrects them"
+            "every user may write to it; run `{remedy}` to correct them"
         )),
         "{what}"
     );
@@ -433,7 +434,7 @@ fn a_pipe_directory_of_another_user_is_replaced() {
     let sim = serving("user:nobody");
     std::os::unix::fs::chown(sim.pipe("0"), Some(61_001), None).unwrap();
     let found = problems(&sim.status());
-    let said = "its pipe directory belongs to 61001: `mig-mps restart 0` starts a daemon in a new directory";
+    let said = "its pipe directory belongs to 61001: run `mig-mps restart 0` to start a daemon in a new directory";
     assert_eq!(found, [("pipe-access".to_owned(), said.to_owned())]);
     let text = whole("serve = \"user:nobody\"");
     sim.up(&text, &["--yes"]).ended(0);
@@ -539,7 +540,7 @@ fn a_silent_name_service_leaves_what_is_recorded() {
         // For a user who is not recorded, nothing is known.
         let other = sim.profile(&whole("serve = \"user:daemon\""));
         let refused = without_answers(&sim, &["up", other.to_str().unwrap(), "--yes"]).ended(1);
-        let said = "cannot find out whether there is a user \"daemon\"";
+        let said = "cannot check whether the user \"daemon\" exists";
         assert_contains(&refused.stderr, said);
     }
 }

@@ -169,16 +169,16 @@ fn what_a_user_can_change_is_refused_and_named() {
     let text = said(&sim, &up).replace(&sim.node.dir().display().to_string(), "NODE");
     let (_, errors) = text.split_once("error: ").unwrap();
     assert_snapshot!(errors, @r"
-    not all programs in DIR have followed the last change of the devices:
+    some programs in DIR have not followed the last change of the devices:
       10-open was not run: DIR/10-open: others can write to it
       15-group was not run: DIR/15-group: its group can write to it
       20-theirs was not run: DIR/20-theirs: it belongs to nobody
       30-link was not run: NODE/target: it belongs to nobody
-    hint: examine DIR/10-open, then chown root DIR/10-open and chmod go-w DIR/10-open
-    hint: examine DIR/15-group, then chown root DIR/15-group and chmod go-w DIR/15-group
-    hint: examine DIR/20-theirs, then chown root DIR/20-theirs and chmod go-w DIR/20-theirs
-    hint: examine NODE/target, then chown root NODE/target and chmod go-w NODE/target
-    hint: mig-mps heal runs the failed programs again
+    hint: examine DIR/10-open, then run `chown root DIR/10-open` and `chmod go-w DIR/10-open`
+    hint: examine DIR/15-group, then run `chown root DIR/15-group` and `chmod go-w DIR/15-group`
+    hint: examine DIR/20-theirs, then run `chown root DIR/20-theirs` and `chmod go-w DIR/20-theirs`
+    hint: examine NODE/target, then run `chown root NODE/target` and `chmod go-w NODE/target`
+    hint: run `mig-mps heal` to run the failed programs again
     ");
     let doctor = sim.run(&["doctor"]).stdout;
     assert_eq!(doctor.matches("[after-change]").count(), 4, "{doctor}");
@@ -213,9 +213,9 @@ fn a_program_that_fails_is_run_again_by_heal_and_up_until_it_succeeds() {
     let text = said(&sim, &up);
     let (_, error) = text.split_once("error: ").unwrap();
     assert_snapshot!(error, @r"
-    not all programs in DIR have followed the last change of the devices:
+    some programs in DIR have not followed the last change of the devices:
       10-fails failed (exit status: 1)
-    hint: mig-mps heal runs the failed programs again
+    hint: run `mig-mps heal` to run the failed programs again
     ");
     assert_eq!(ran(&sim), ["fails", "20-good"]);
     let shown: Value = serde_json::from_str(&up.stdout).unwrap();
@@ -252,7 +252,7 @@ fn a_program_without_end_is_ended_with_all_that_it_started() {
     let up = Ran::of(up.env("MIG_MPS_TEST_PROGRAM_LIMIT", "1000")).ended(1);
     assert_contains(
         &said(&sim, &up),
-        "\n  10-hangs did not end within 1 s, and was ended\n",
+        "\n  10-hangs did not exit within 1 s, and was ended\n",
     );
     let child = fs::read_to_string(file(&sim, "child")).unwrap();
     wait_until("its child has ended", || !is_alive(child.trim()));
@@ -350,7 +350,7 @@ fn of_two_commands_at_once_the_first_runs_the_programs_for_both() {
         let second = sim.run(&[args]).ended(0);
         assert_contains(
             &said(&sim, &second),
-            "is already running the programs in DIR, and will also run them for this change.",
+            "is already running the programs in DIR and will also run them for this change",
         );
     }
     assert_eq!(ran(&sim), ["a"]);

@@ -48,7 +48,7 @@ fn that_somebody_else_has_changed_it_is_seen() {
     let profile = sim.profile(&whole(EXCLUSIVE)).display().to_string();
     set(&sim, ComputeMode::Default);
     let said = sim.run(&["status", "--exit-code"]).ended(3).stdout;
-    let problem = "0: somebody has changed its GPU's compute mode, which was exclusive-process: `mig-mps restart 0` sets it again";
+    let problem = "0: the compute mode of its GPU was changed from outside mig-mps; it was exclusive-process: run `mig-mps restart 0` to set it again";
     assert_contains(&said, problem);
     let said = sim.run(&["plan", &profile, "--exit-code"]).ended(3).stdout;
     let why = "(the GPU's compute mode is no longer exclusive-process): 0";

@@ -33,7 +33,7 @@ fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
     assert!(!stderr.contains("--yes"), "{stderr}");
     assert_contains(
         &stderr,
-        "this would now destroy GPU 0 1g.10gb at slice 6: nothing was changed",
+        "this would now destroy GPU 0 1g.10gb at slice 6; nothing was changed",
     );
 }
 
@@ -161,8 +161,7 @@ fn what_comes_while_mig_mode_is_switched_on_was_not_agreed_to() {
         drop(switching.unwrap());
         let ran = up.end().ended(4);
         assert_contains(&ran.stdout, "- destroy 1g.18gb at slice 6");
-        let refused = "error: MIG mode is on now, and the rest of the profile is refused: \
-                       the node has changed, and this plan disrupts more than was agreed to";
+        let refused = "error: MIG mode is on now, but the rest of the profile was refused: the node has changed, and this plan disrupts more than you confirmed";
         assert_contains(&ran.stdout, refused);
         assert_eq!(sim.happened("nvmlGpuInstanceDestroy"), 2, "{flags}");
     }

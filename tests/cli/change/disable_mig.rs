@@ -37,12 +37,12 @@ fn what_down_says_is_about_the_gpus_asked_for() {
       |3g.71gb  |.....|.....|1g  |.....|  now
       |.....|.....|.....|.....|.....|.....|1g  |.....|  then
       - stop 1 daemon: 1.0
-      - destroy 3g.71gb at slices 0-3 (mig-mps made it)
-    GPU 1 stays in MIG mode: there are instances.
+      - destroy 3g.71gb at slices 0-3 (mig-mps created it)
+    note: GPU 1 stays in MIG mode: it still has instances
     1 daemon stopped, 1 GPU instance destroyed in N s
-    These GPU instances stay: they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices:
+    note: these GPU instances remain, because they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other devices:
       GPU 1 1g.18gb at slice 6
-    The next up of profile.toml, also at boot, makes them again, unless the profile is changed.
+    note: the next up of profile.toml, also at boot, creates them again, unless you change the profile
     ");
 }
 
@@ -121,7 +121,7 @@ fn disable_mig_says_where_the_mode_stays() {
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert_contains(
         &ran.stderr,
-        "GPU 0 stays in MIG mode: it is not known that mig-mps switched it on",
+        "GPU 0 stays in MIG mode: it is not known that mig-mps switched MIG mode on",
     );
 }
 
@@ -131,11 +131,10 @@ fn where_the_mode_stays_is_said_before_the_question() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
-    let stays = "GPUs 0-1 stay in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
-                 `nvidia-smi -i 0,1 -mig 0` switches it off afterwards.\n";
+    let stays = "GPUs 0-1 stay in MIG mode: it is not known that mig-mps switched MIG mode on, for example after a reboot; to switch it off, run `nvidia-smi -i 0,1 -mig 0`\n";
     let ran = sim.run(&["down", "--disable-mig"]).ended(4);
     assert_contains(&ran.stderr, stays);
-    assert_contains(&ran.stderr, "there is no terminal to ask on");
+    assert_contains(&ran.stderr, "confirmation required: ");
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert_eq!(ran.stderr.matches(stays).count(), 1, "{}", ran.stderr);
     // Nothing is left to do, and that is still so.
@@ -185,7 +184,7 @@ fn what_mig_mps_made_on_a_gpu_that_cannot_be_read_is_not_done_away_with() {
     }
 }
 
-const STAYS: &str = "what mig-mps made stays on GPU 0, which cannot be read: ";
+const STAYS: &str = "devices and instances of mig-mps remain on GPU 0, which cannot be read: ";
 
 /// Neither those of a device on another GPU, nor those that others made.
 #[test]
@@ -211,7 +210,7 @@ fn a_star_is_everything_also_without_devices() {
     let sim = Sim::with("h200", 2);
     sim.up(SMALL, &[]).ended(0);
     let down = sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
-    assert_contains(&down.stdout, "(mig-mps made them)");
+    assert_contains(&down.stdout, "(mig-mps created them)");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], true);
     let again = sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
     assert_contains(&again.stderr, "Nothing to do");

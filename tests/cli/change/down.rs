@@ -80,7 +80,7 @@ fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
     down.signal(Signal::INT);
     let said = down.end().ended(130).stdout;
     assert!(
-        said.ends_with(" more\nInterrupted: nothing was changed.\n"),
+        said.ends_with(" more\nInterrupted. Nothing was changed.\n"),
         "{said}"
     );
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -145,7 +145,7 @@ fn a_client_that_joins_at_the_last_moment_is_spared() {
     let client = sim.client("0.2");
     drop(held);
     let ran = down.end().ended(1);
-    assert_contains(&ran.stdout, "a client has joined at the last moment");
+    assert_contains(&ran.stdout, "a client connected in the last moment");
     // Its daemon admits no others, and heal starts another when that one has left.
     assert_eq!(sim.device("0.2")["state"], "closing");
     assert!(client.finish().status.success());
@@ -178,8 +178,8 @@ fn a_plan_says_in_which_state_a_daemon_is_stopped() {
     sim.kill_daemon("0.0");
     sim.hang("0.2");
     let plan = sim.run(&["down", "--force", "--dry-run"]).ended(0).stdout;
-    assert_contains(&plan, "(its daemon is gone already): 0.0");
-    assert_contains(&plan, "(it hangs");
+    assert_contains(&plan, "(its daemon has already exited): 0.0");
+    assert_contains(&plan, "(it is hung");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.foreign_instance(1, 6);
     let refused = sim.run(&["down", "--destroy-mig"]).ended(4);
-    assert_contains(&refused.stderr, "agree beforehand with --yes");
+    assert_contains(&refused.stderr, "pass --yes to confirm");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert_contains(
@@ -219,7 +219,7 @@ fn a_program_outside_mps_keeps_its_instance() {
         let refused = ran.ended(4).stderr;
         assert_contains(&refused, &named);
         assert_contains(&refused, ") uses 0.2 outside MPS\n");
-        assert_contains(&refused, "--force ends only clients of daemons");
+        assert_contains(&refused, "--force ends only MPS clients");
     }
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     app.finish();
@@ -294,7 +294,7 @@ fn what_destroy_mig_leaves_is_said() {
         node["boot-id"] = "another".into();
     });
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert_contains(&ran.stderr, "These GPU instances stay");
+    assert_contains(&ran.stderr, "these GPU instances remain");
     assert_contains(&ran.stderr, "GPU 0 2g.20gb at slices 0-1");
 }
 

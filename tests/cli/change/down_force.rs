@@ -162,7 +162,7 @@ fn whose_record_cannot_be_read() {
     let uuid = sim.uuid("trainer");
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     let refused = sim.run(&["down"]).ended(4).stderr;
-    assert_contains(&refused, "mig-mps down --force ends it");
+    assert_contains(&refused, "`mig-mps down --force` to end the daemon");
     assert!(!mps_programs(&sim).is_empty());
     sim.run(&["down", "--force"]).ended(0);
     assert_eq!(mps_programs(&sim), [""; 0]);
@@ -191,7 +191,7 @@ fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
         sim.run(&["down", "--force", "--dry-run"]).ended(0);
         let ran = sim.run(&["down", "--force"]).ended(0);
         let kept = format!(
-            "It is now {}/{name}.unreadable:",
+            "it is now {}/{name}.unreadable;",
             sim.node.run_dir().display()
         );
         assert_contains(&ran.stderr, &kept);
@@ -253,7 +253,7 @@ fn a_process_that_the_kernel_cannot_end_is_named_and_not_forgotten() {
     without_sigkill(&mut down);
     let said = Ran::of(&mut down).ended(1).stderr;
     let named = format!(
-        "stop the daemon of 0: pid {server} was sent SIGKILL and has not ended: the kernel cannot end it now"
+        "cannot stop the daemon of 0\n  cause: pid {server} was sent SIGKILL and has not exited: the kernel cannot end it now"
     );
     assert_contains(&said, &named);
     assert!(is_alive(&server));

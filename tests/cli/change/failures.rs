@@ -16,7 +16,7 @@ fn a_failed_up_leaves_the_node_as_it_was() {
         &ran.stderr,
         "did not start (exit status 100): CUDA sees no device MIG-",
     );
-    assert_contains(&ran.stderr, "what had been done before was undone");
+    assert_contains(&ran.stderr, "earlier changes were undone");
     let list = sim.list();
     for gpu in list["gpus"].as_array().unwrap() {
         assert_eq!(gpu["gpu_instances"], json!([]), "{list:#}");
@@ -59,11 +59,11 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
     );
     let up = ["up", profile.to_str().unwrap()];
     let ran = Ran::of(sim.command(&up).env("PATH", path)).ended(1);
-    assert_contains(&ran.stderr, "start the daemon of 0: ");
+    assert_contains(&ran.stderr, "cannot start the daemon of 0\n");
     assert_contains(&ran.stderr, "exited with status 1");
     assert_contains(
         &ran.stderr,
-        "hint: mig-mps doctor finds known causes; the whole logs are in /",
+        "hint: run `mig-mps doctor` to find known causes; the whole logs are in /",
     );
     assert_eq!(sim.run_dir(), ["lock"]);
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);

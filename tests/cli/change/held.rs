@@ -41,10 +41,10 @@ fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
     assert_eq!(holders(&sim, 0), json!(null));
     sim.node.service(DCGM);
     assert_snapshot!(below(&plan(&sim, SMALL, &[])), @"
-    GPUs 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+    GPUs 0-1: changing the MIG mode resets the GPU. An idle GPU is reset automatically; use --reset for other GPUs. In a virtual machine, reboot instead.
 
-    In the way: cannot switch the MIG mode of GPUs 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
-      --stop-holders stops them for the change, and starts them again
+    In the way: cannot switch the MIG mode of GPUs 0-1: kept open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+      use --stop-holders to stop these services during the change
     ");
     let shown = holders(&sim, 1);
     let shown = &shown.as_array().unwrap()[0];
@@ -73,9 +73,12 @@ fn one_held_gpu_of_eight_is_found_before_anything_is_touched() {
     let holder = sim.node.holder(&[3]);
     let events = sim.node.events().len();
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    let named = format!("GPU 3: held open by pid {} (", holder.pid());
+    let named = format!("GPU 3: kept open by pid {} (", holder.pid());
     assert_contains(&ran.stderr, &named);
-    assert!(ran.stderr.contains("hint: end them, and run this again"));
+    assert!(
+        ran.stderr
+            .contains("hint: end these processes, then run the command again")
+    );
     let since = sim.node.events().split_off(events);
     let changes = [
         "nvmlDeviceSetMigMode",
@@ -100,10 +103,10 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     sim.node.service(DCGM);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_snapshot!(held_by_root(&ran.stderr), @"
-    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    waiting for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service) to close GPUs 0-1
-    error: cannot switch the MIG mode of GPUs 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
-    hint: --stop-holders stops them for the change, and starts them again
+    note: GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: waiting for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service) to close GPUs 0-1
+    error: cannot switch the MIG mode of GPUs 0-1: kept open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    hint: use --stop-holders to stop these services during the change
     ");
     assert_eq!(sim.happened("systemctl stop"), 0);
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
@@ -126,12 +129,12 @@ fn where_the_driver_decides_a_held_gpu_comes_first() {
     let holder = sim.node.holder(&[5]);
     let shown = plan(&sim, SMALL, &[]);
     assert_snapshot!(below(&shown), @"
-    GPU 5 is held open by pid N (root, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 5, session-1.scope). If the driver does not switch its MIG mode meanwhile, nothing else is done.
-      end them, and run this again
+    GPU 5 is kept open by pid N (root, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 5, session-1.scope). If the driver does not switch its MIG mode because of this, nothing else is done.
+      end these processes, then run the command again
     ");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "the GPU is in use");
-    assert!(!ran.stderr.contains("was undone"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("were undone"), "{}", ran.stderr);
     let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
     assert_eq!(sim.happened(create), 0);
     holder.finish();
@@ -147,13 +150,13 @@ fn up_shows_who_holds_its_gpus() {
     let doubt = below(&plan(&sim, SMALL, &[]));
     assert_contains(
         &doubt,
-        "meanwhile, its daemons and instances are put back, and nothing else is done.\n",
+        "because of this, its daemons and instances are restored, and nothing else is done.\n",
     );
     let ran = sim.up(SMALL, &[]).ended(4);
     assert_eq!(below(&ran), doubt);
-    assert_contains(&ran.stderr, "this would stop 1 daemon, and");
+    assert_contains(&ran.stderr, "this would stop 1 daemon\n");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "was undone");
+    assert_contains(&ran.stderr, "were undone");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
 
@@ -165,16 +168,16 @@ fn no_client_is_ended_for_a_switch_that_the_driver_may_refuse() {
     let client = sim.client("0");
     assert_contains(
         &plan(&sim, SMALL, &[]).stdout,
-        "nothing else is done. While it is held, --force ends no client on it.\n",
+        "nothing else is done. While it is kept open, --force ends no client on it.\n",
     );
     let ran = sim.up(SMALL, &["--yes", "--force"]).ended(4);
     assert_contains(
         &ran.stderr,
-        "the MIG mode of GPU 0, and no client is ended for that: held open by pid ",
+        "the driver might reject the MIG mode change of GPU 0 after clients were ended: kept open by pid ",
     );
     assert_contains(
         &ran.stderr,
-        "hint: --stop-holders stops them for the change",
+        "hint: use --stop-holders to stop these services",
     );
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

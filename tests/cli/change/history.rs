@@ -103,7 +103,7 @@ fn the_profile_that_was_applied_outlasts_its_file_and_a_reboot() {
     let ran = sim.run(&["plan", "--exit-code"]).ended(3);
     let path = file(&sim, "large.toml");
     let said = format!(
-        "Profile: number 2, {}, applied N ago by USER\n",
+        "note: using profile 2, {}, applied N ago by USER\n",
         path.display()
     );
     assert!(plain(&ran.stderr).starts_with(&said), "{}", ran.stderr);
@@ -122,7 +122,7 @@ fn the_profile_before_can_be_applied_again() {
     let sim = twice();
     let ran = sim.run(&["up", "--previous", "--yes"]).ended(0);
     let path = file(&sim, "small.toml");
-    let said = format!("Profile: number 1, {}, applied ", path.display());
+    let said = format!("note: using profile 1, {}, applied ", path.display());
     assert_contains(&ran.stderr, &said);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(
@@ -278,7 +278,7 @@ fn mig_devices_are_missed_unless_they_were_taken_down() {
     sim.node.reboot();
     assert_eq!(
         sim.status()["remarks"][0]["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up` makes MIG devices"
+        "GPU 0: MIG is on and there is no MIG device; run `mig-mps up` to create MIG devices"
     );
     sim.run(&["up", "--yes"]).ended(0);
     assert_eq!(line(&sim), "profile profile.toml, applied N ago by USER");
@@ -295,7 +295,7 @@ fn without_a_profile_status_says_so_and_up_needs_one() {
     assert_eq!(line(&sim), "no profile is recorded");
     assert_eq!(sim.status()["applied_profile"], Value::Null);
     let ran = sim.run(&["up"]).ended(2);
-    assert_contains(&ran.stderr, "no profile is named");
+    assert_contains(&ran.stderr, "no profile is selected");
     // A table for a program has its columns alone.
     let table = sim.run(&["status", "--columns", "name"]).ended(0).stdout;
     assert!(table.starts_with("NAME\n"), "{table}");
@@ -308,7 +308,11 @@ fn the_profile_of_the_boot_comes_first() {
     let sim = Sim::small();
     sim.prepare("etc/mig-mps/profile.toml", ONE_EACH);
     let ran = sim.run(&["plan", "--exit-code"]).ended(3);
-    assert!(ran.stderr.starts_with("Profile: "), "{}", ran.stderr);
+    assert!(
+        ran.stderr.starts_with("note: using profile "),
+        "{}",
+        ran.stderr
+    );
     assert_contains(&ran.stderr, "/etc/mig-mps/profile.toml\n");
     sim.run(&["set", "0.2", "active-thread-percentage=50"])
         .ended(0);
@@ -334,7 +338,7 @@ fn a_profile_that_cannot_be_recorded_fails_nothing() {
     let up = ["up", path.to_str().unwrap()];
     // Nothing can be made there.
     let ran = elsewhere(&up, "/proc/state").ended(0);
-    let said = "The profile was applied. It could not be recorded, so status and up --previous do not know it: /proc/state: ";
+    let said = "the profile was applied but could not be recorded, so status and up --previous do not know it: /proc/state: ";
     assert_contains(&ran.stderr, said);
     let open = file(&sim, "open");
     fs::create_dir(&open).unwrap();
@@ -344,8 +348,9 @@ fn a_profile_that_cannot_be_recorded_fails_nothing() {
     assert_contains(&ran.stderr, "others can write to it");
     let shown = elsewhere(&["status"], open).ended(0).stdout;
     assert_contains(&shown, "the applied profile is unknown: ");
-    let remedy =
-        format!("others can write to it; examine the files in {open}, then chmod go-w {open}");
+    let remedy = format!(
+        "others can write to it; examine the files in {open}, then run `chmod go-w {open}`"
+    );
     assert_contains(&shown, &remedy);
     elsewhere(&["down"], open).ended(0);
 }
@@ -403,7 +408,7 @@ fn a_history_that_another_user_can_change_is_not_applied() {
             assert_contains(&ran.stderr, &why);
             let file = path.display();
             let hint = format!(
-                "hint: examine {file} and remove it, then name the profile: mig-mps up PROFILE\n"
+                "hint: examine {file} and remove it, then select the profile: `mig-mps up PROFILE`\n"
             );
             assert_contains(&ran.stderr, &hint);
             assert_eq!(ran.stderr.matches("hint:").count(), 1, "{}", ran.stderr);

@@ -36,7 +36,7 @@ fn is_left_out(sim: &Sim, profile: &str, why: &str) -> Ran {
     assert!(
         missing[0]
             .1
-            .starts_with("not as the applied profile says: ")
+            .starts_with("the applied profile is incomplete: ")
     );
     // Other users see no process, and no command line.
     assert!(!missing[0].1.contains("pid "), "{missing:?}");
@@ -65,7 +65,7 @@ fn a_lost_gpu_leaves_the_others_served_until_it_is_found_again() {
     sim.node.node().lose_gpu(1).unwrap();
     // Without the option nothing is touched.
     let ran = sim.up(&profile, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "up --keep-going applies the rest");
+    assert_contains(&ran.stderr, "use up --keep-going to apply the rest");
     assert_eq!(daemons(&sim), [] as [Value; 0]);
     let why = "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost, 15)\n";
     is_left_out(&sim, &profile, why);
@@ -136,15 +136,18 @@ fn a_held_gpu_leaves_the_others_served() {
     let shown = sim.run(&plan).ended(0).stdout;
     assert_contains(
         &shown,
-        "Left out: cannot switch the MIG mode of GPU 1: held open by",
+        "Left out: cannot switch the MIG mode of GPU 1: kept open by",
     );
     assert!(!shown.contains("In the way"), "{shown}");
     let ran = is_left_out(
         &sim,
         SMALL,
-        "cannot switch the MIG mode of GPU 1: held open by",
+        "cannot switch the MIG mode of GPU 1: kept open by",
     );
-    assert_contains(&ran.stderr, "hint: end them, and run this again\n");
+    assert_contains(
+        &ran.stderr,
+        "hint: end these processes, then run the command again\n",
+    );
     let ready = ["0.0", "0.2", "2.0", "2.2"];
     assert_eq!(in_state(&sim.status(), "ready"), ready);
     let state = sim.node.node().state().unwrap();
@@ -161,10 +164,7 @@ fn a_gpu_that_the_driver_refuses_leaves_the_others_served() {
     let sim = Sim::with("h100-80gb-sxm", 3);
     let _holder = sim.node.holder(&[1]);
     let ran = is_left_out(&sim, SMALL, "GPU 1 (GPU-");
-    assert_contains(
-        &ran.stderr,
-        "enable MIG mode: the GPU is in use: held by pid",
-    );
+    assert_contains(&ran.stderr, "cannot enable MIG mode\n");
     assert_eq!(
         in_state(&sim.status(), "ready"),
         ["0.0", "0.2", "2.0", "2.2"]
@@ -272,7 +272,7 @@ fn a_user_who_is_not_known_leaves_one_device_without_a_daemon() {
         )
     };
     sim.up(&for_user("nobdy"), &["--yes"]).ended(2);
-    let why = "hers: there is no user \"nobdy\" on this machine\n";
+    let why = "device hers: there is no user \"nobdy\" on this machine\n";
     let ran = is_left_out(&sim, &for_user("nobdy"), why);
     assert_contains(&ran.stderr, "hint: did you mean \"user:nobody\"?\n");
     assert_eq!(missing(&sim)[0].0, "hers");
@@ -459,7 +459,7 @@ fn a_daemon_for_somebody_else_is_not_what_was_asked_for() {
     let profile = whole("serve = \"user:nobdy\"");
     let ran = sim.up(&profile, &KEEP_GOING).ended(1);
     let why = "error: no part of the profile could be applied; left out:\n  \
-               0: there is no user \"nobdy\" on this machine\n";
+               device 0: there is no user \"nobdy\" on this machine\n";
     assert_contains(&ran.stderr, why);
     assert_eq!(applied(&sim), whole("serve = \"user:nobody\""));
     is_complete(&sim);
@@ -519,7 +519,7 @@ fn of_devices_that_did_not_start_nothing_is_said() {
     }
     let profile = serve(0, "one-at-a-time") + &serve(1, "one-at-a-time");
     let ran = sim.up(&profile, &KEEP_GOING).ended(1);
-    assert_contains(&ran.stderr, "These devices serve one user at a time");
+    assert_contains(&ran.stderr, "these devices serve one user at a time");
     sim.run(&["down"]).ended(0);
     sim.node.fault("daemon start").fails(1).unwrap();
     let only = serve(0, "one-at-a-time");

@@ -120,11 +120,11 @@ fn a_start_that_fails_keeps_it_for_the_old_daemon() {
 fn who_is_shut_out_is_named() {
     needs_root!();
     let sim = Sim::whole("");
-    let remark = "Device 0 will serve only the user nobody. Programs of other users then run outside MPS, also in containers that have the pipe directory.";
+    let remark = "device 0 will serve only the user nobody. Programs of other users then run outside MPS, also in containers that have the pipe directory.";
     let hers = whole("serve = \"user:nobody\"");
     let path = sim.profile(&hers);
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
-    assert_contains(&plan.stderr, remark);
+    assert_contains(&plan.stderr, &format!("note: {remark}"));
     let json = sim.run(&["plan", path.to_str().unwrap(), "--json"]).json();
     assert_eq!(json["remarks"][0], remark);
     // A client is in the way, as everywhere.

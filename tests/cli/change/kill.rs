@@ -67,9 +67,9 @@ fn a_clients_work_is_ended_and_the_others_go_on() {
     This ends the work of 2 clients:
       0.2: pid FIRST (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
-    1 other client goes on.
-    0.2: pid FIRST: its work is ended, and its process has ended of itself
-    0.2: pid SECOND: its work is ended, and its process has ended of itself
+    1 other client continues.
+    0.2: pid FIRST: GPU work ended, process exited
+    0.2: pid SECOND: GPU work ended, process exited
     ");
     for client in [first, second] {
         let ended = client.finish();
@@ -96,8 +96,9 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     assert_snapshot!(said(&sim, &ran, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server has ended its work, but still has it among its clients: its process has not noticed yet
-    hint: it notices with its next CUDA call; the same command with --signal ends the process
+    error: device 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+      cause: the server ended the client, but still lists it because the process has made no CUDA call since
+    hint: add --signal to end the process; otherwise it leaves the list with its next CUDA call
     ");
     assert!(is_alive(client.pid()));
     let ran = sim
@@ -106,7 +107,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     assert_snapshot!(said(&sim, &ran, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client and sends its process SIGKILL:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
+    0.2: pid CLIENT: GPU work ended, process exited after SIGKILL
     ");
     assert!(!is_alive(client.pid()));
     assert_eq!(sim.device("0.2")["client_count"], 0);
@@ -117,7 +118,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal", "--yes"])
         .ended(0);
-    assert_contains(&ran.stderr, "which was sent SIGTERM");
+    assert_contains(&ran.stderr, "process exited after SIGTERM");
     let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
     assert_contains(&unknown.stderr, "[possible values: TERM, KILL]");
 }
@@ -135,7 +136,7 @@ fn it_asks_first() {
     assert_contains(&no.stdout, question);
     assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
-    assert_contains(&yes.stdout, "its work is ended");
+    assert_contains(&yes.stdout, "GPU work ended");
     assert!(client.finish().output.contains("err 810"));
     // One that ends while the question stands is no mistake.
     let client = sim.client("0.2");
@@ -147,7 +148,7 @@ fn it_asks_first() {
     });
     kill.press("y\r");
     let late = kill.end().ended(0).stdout;
-    assert_contains(&late, "it is no longer a client: nothing was done");
+    assert_contains(&late, "no longer a client; nothing was done");
 }
 
 /// The flags of every changing command.
@@ -161,7 +162,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     assert_snapshot!(said(&sim, &tried, &names), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    1 other client goes on.
+    1 other client continues.
 
     Plan: end the work of 1 client (1 client of root disrupted).
     ");
@@ -177,13 +178,13 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     assert_snapshot!(said(&sim, &waited, &names), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    1 other client goes on.
-    1 client is still running:
+    1 other client continues.
+    note: 1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     waiting up to 1 s more
     error: 1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    hint: the time of --drain is over: give them more of it, or end them with --force
+    hint: use a longer --drain, or end the clients with --force
     ");
     assert_eq!(sim.device("0.2")["client_count"], 2);
     let ended = [
@@ -193,7 +194,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     let ended = sim.run(&ended).ended(0);
     assert!(begun.elapsed().as_secs() >= 1, "it has its second");
     let notes = ended.stderr.replace(&format!("pid {pid}"), "pid CLIENT");
-    assert_snapshot!(notes, @"0.2: pid CLIENT: its work is ended, and its process has ended of itself");
+    assert_snapshot!(notes, @"0.2: pid CLIENT: GPU work ended, process exited");
     let outcome = ended.json();
     assert_eq!(outcome["changed"], true);
     assert_eq!(outcome["plan"]["kill"]["victims"][0]["pid"], client.pid());
@@ -207,7 +208,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     kill.await_text("waiting up to");
     assert!(other.finish().status.success());
     let rest = kill.end().ended(0).stdout;
-    assert_contains(&rest, "it is no longer a client: nothing was done");
+    assert_contains(&rest, "no longer a client; nothing was done");
 }
 
 #[test]
@@ -245,16 +246,16 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
         all += &said(&sim, &ran, &pids);
     }
     assert_snapshot!(all, @"
-    error: pid OTHER is not a client of 0.2: it is one of 0.0
-    hint: mig-mps kill 0.0 OTHER
-    error: pid OUTSIDE is not a client of 0.2: it computes on 0.2 outside MPS, where no daemon can end its work
-    hint: end the process itself: kill OUTSIDE
-    error: pid DAEMON is not a client of 0.2: it is the control daemon of 0.2
-    hint: mig-mps restart 0.2 ends both and starts others
-    error: pid SERVER is not a client of 0.2: it is the MPS server of 0.2
-    hint: mig-mps restart 0.2 ends both and starts others
-    error: pid TEST is not a client of 0.2
-    hint: its clients are pid CLIENT
+    error: pid OTHER is not a client of device 0.2: it is a client of device 0.0
+    hint: run `mig-mps kill 0.0 OTHER`
+    error: pid OUTSIDE is not a client of device 0.2: it computes on device 0.2 outside MPS, where no daemon can end its work
+    hint: end the process itself with `kill OUTSIDE`
+    error: pid DAEMON is not a client of device 0.2: it is the control daemon of device 0.2
+    hint: run `mig-mps restart 0.2` to replace the daemon and its servers
+    error: pid SERVER is not a client of device 0.2: it is the MPS server of device 0.2
+    hint: run `mig-mps restart 0.2` to replace the daemon and its servers
+    error: pid TEST is not a client of device 0.2
+    hint: choose a client of device 0.2: pid CLIENT
     ");
     sim.run(&["kill", "0.9", "1"]).ended(2);
     sim.run(&["kill", "0.2"]).ended(2);
@@ -262,7 +263,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
     assert!(client.finish().status.success());
     assert!(other.finish().status.success());
     let none = sim.run(&["kill", "0.2", "1", "--yes"]).ended(2);
-    assert_contains(&none.stderr, "hint: it has no clients");
+    assert_contains(&none.stderr, "device 0.2 has none");
 }
 
 #[test]
@@ -285,14 +286,14 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_reported() {
     sim.run(&["down"]).ended(0);
     all += &ask();
     assert_snapshot!(all, @"
-    error: the daemon of 0.2 cannot be asked for its clients: another control session is open
-    hint: either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: wait, or close it
-    error: the daemon of 0.2 cannot be asked for its clients: it is stopped by a signal
-    hint: kill -CONT PID resumes it, mig-mps restart 0.2 --force replaces it
-    error: the daemon of 0.2 has died, and its clients get CUDA error 806
-    hint: mig-mps restart 0.2 starts it again
-    error: 0.2 has no clients: no daemon of mig-mps serves it
-    hint: mig-mps status shows who computes there
+    error: the daemon of device 0.2 cannot be asked for its clients: another control session is open
+    hint: wait until no other mig-mps waits for clients, and close any open session of nvidia-cuda-mps-control
+    error: the daemon of device 0.2 cannot be asked for its clients: it is stopped by a signal
+    hint: run `kill -CONT PID` to resume it, or `mig-mps restart 0.2 --force` to replace it
+    error: the daemon of device 0.2 has died, and its clients get CUDA error 806
+    hint: run `mig-mps restart 0.2` to start it again
+    error: device 0.2 has no clients: mig-mps does not serve it
+    hint: run `mig-mps status` to see who computes there
     ");
     assert!(client.finish().output.contains("err 806"));
 }
@@ -308,7 +309,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
     let text = sim.run(&["status"]).ended(0).stdout;
     let cure = format!(
-        "`mig-mps kill 0.2 {} {} --signal` ends them",
+        "run `mig-mps kill 0.2 {} {} --signal` to end them",
         pids[0], pids[1]
     );
     assert_contains(&text, &cure);
@@ -316,8 +317,8 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     // A server in a fault answers no terminate_client before its clients have gone.
     let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
     assert_snapshot!(refused, @"
-    error: 0.2 had a GPU fault: the affected clients' work has ended, and it serves again when their processes have
-    hint: end them with --signal
+    error: device 0.2 had a GPU fault: the work of the affected clients has ended, and it accepts programs again when their processes have exited
+    hint: use --signal to end the processes
     ");
     let ran = sim
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal=KILL", "--yes"])
@@ -327,9 +328,9 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     This sends SIGKILL to 2 processes:
       0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
-    0.2 had a GPU fault: the affected clients' work has ended, and it serves again when all their processes have.
-    0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
-    0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
+    0.2 had a GPU fault: the work of the affected clients has ended, and it accepts programs again when all their processes have exited.
+    0.2: pid HEALTHY: GPU work ended, process exited after SIGKILL
+    0.2: pid FAULTY: GPU work ended, process exited after SIGKILL
     ");
     sim.await_state("0.2", "ready");
     assert_eq!(sim.device("0.2")["servers"], servers);
@@ -368,7 +369,7 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
     This ends the work of 2 clients:
       0.2: pid FIRST (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
-    0.2: pid FIRST: its work is ended, and its process has ended of itself
+    0.2: pid FIRST: GPU work ended, process exited
     error: interrupted
     not done: end the work of 0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
     ");
@@ -395,7 +396,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     This ends the work of 2 clients and sends their processes SIGTERM:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid OTHER (USER, /tmp/…/node/bin/cuda-app hold)
-    0.2: pid CLIENT: its work is ended; its process was sent no signal, and still runs
+    0.2: pid CLIENT: GPU work ended; process still running, because no signal was sent
     error: interrupted
     not done: end the work of 0.2: pid OTHER (USER, /tmp/…/node/bin/cuda-app hold)
     ");
@@ -407,8 +408,8 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert_snapshot!(said(&sim, &interrupted(second, ()), &names), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    1 other client goes on.
-    0.2: pid CLIENT: its work is ended; whether its process notices was not waited for, and it was sent no signal
+    1 other client continues.
+    0.2: pid CLIENT: GPU work ended; not waited for the process to exit, no signal sent
     error: interrupted
     ");
     // For its end.
@@ -417,8 +418,8 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert_snapshot!(said(&sim, &interrupted(third, ()), &names), @"
     This ends the work of 1 client and sends its process SIGTERM:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    1 other client goes on.
-    0.2: pid CLIENT: its work is ended; its process was sent SIGTERM, and still ran when this was interrupted
+    1 other client continues.
+    0.2: pid CLIENT: GPU work ended; process sent SIGTERM and still running when this command was interrupted
     error: interrupted
     ");
     assert!(other.finish().status.success());
@@ -481,8 +482,8 @@ fn clients_in_containers_are_explained() {
     let mut kill = sim.command(&["kill", "0.2", "17", "--yes"]);
     kill.env("MIG_MPS_CONTROL", &control).env("PATH", path);
     assert_snapshot!(Ran::of(&mut kill).ended(2).stderr, @"
-    error: pid 17 is not a client of 0.2
-    hint: the daemon does not see the pids of 1 of its clients, in containers that number processes anew: end them there, or all clients with mig-mps restart 0.2 --force
+    error: pid 17 is not a client of device 0.2
+    hint: end them in their containers, or all clients with `mig-mps restart 0.2 --force`; the daemon does not see the pids of 1 of its clients
     ");
     assert!(client.finish().status.success());
 }
@@ -524,16 +525,16 @@ fn users_end_their_own_clients_and_no_others() {
     let wait = sim.run(&["kill", "0", &waiting.pid().to_string(), "--yes"]);
     all += &said(&sim, &wait.ended(4), &names);
     assert_snapshot!(all, @"
-    error: not enough privilege to end a client of 0: only USER may control its server
-    hint: run it as USER: sudo MIG_MPS_RUN_DIR=/tmp/…/run mig-mps kill 0 ROOTS --yes
-    error: pid WAITING is not a client of 0 yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU
-    hint: end the process itself: kill WAITING
+    error: not enough privilege to end a client of device 0: only USER may control its server
+    hint: run it as USER: `sudo MIG_MPS_RUN_DIR=/tmp/…/run mig-mps kill 0 ROOTS --yes`
+    error: pid WAITING is not a client of device 0 yet: it waits in cuInit until the programs of another user have exited, and uses nothing on the GPU
+    hint: end the process itself with `kill WAITING`
     ");
     assert!(roots.finish().status.success());
     // The user's own server, though the daemon is root's.
     assert!(waiting.wait_up().ends_with("mps yes"));
     let ended = by_nobody(waiting.pid()).ended(0);
-    assert_contains(&ended.stderr, "its work is ended");
+    assert_contains(&ended.stderr, "GPU work ended");
     assert!(waiting.finish().output.contains("err 810"));
     // A server for everybody is root's, no matter who its clients are.
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
@@ -556,8 +557,8 @@ fn a_user_in_the_place_of_a_pid_is_answered_with_the_pids() {
     let [command] = refused
         .stderr
         .lines()
-        .filter_map(|line| line.split_once(": mig-mps "))
-        .map(|(_, command)| command)
+        .filter_map(|line| line.strip_prefix("hint: run `mig-mps ")?.split_once('`'))
+        .map(|(command, _)| command)
         .collect::<Vec<_>>()[..]
     else {
         panic!("{refused:?}");

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use testkit::{SMALL, Sim, assert_contains};
 
-const HEARD: &str = "interrupted: the change is finished; its outcome follows\n";
+const HEARD: &str = "interrupted: the change is finished; its result follows\n";
 
 /// Runs a command that gets a signal while it reads the node back, and returns what it says.
 fn signalled(sim: &Sim, args: &[&str], signal: Signal) -> String {

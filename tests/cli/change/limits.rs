@@ -133,7 +133,7 @@ fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
                 let why = ["No space left on device", "did not start"];
                 assert!(why.iter().any(|why| ran.stderr.contains(why)), "{said}");
                 if left.contains("device.json") {
-                    let names_it = ["still there: ", "missing: "]
+                    let names_it = ["not undone: ", "missing: "]
                         .iter()
                         .any(|word| ran.stderr.contains(word));
                     assert!(names_it, "{said}");
@@ -224,19 +224,19 @@ fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
     for (limit, said) in [
         (
             &["prlimit", "--cpu=600"][..],
-            "error: a daemon would inherit a limit of CPU time (RLIMIT_CPU): 600 s\nhint: ulimit -t unlimited ",
+            "error: a daemon would inherit a limit of CPU time (RLIMIT_CPU): 600 s\nhint: run `ulimit -t unlimited`",
         ),
         (
             &["prlimit", "--fsize=10240"],
-            "error: a daemon would inherit a limit of the size of files (RLIMIT_FSIZE): 10 KiB\nhint: ulimit -f unlimited ",
+            "error: a daemon would inherit a limit of the size of files (RLIMIT_FSIZE): 10 KiB\nhint: run `ulimit -f unlimited`",
         ),
         (
             &["nice", "-n", "5"],
-            "error: a daemon would inherit the priority of this shell: nice 5\nhint: run it from ",
+            "error: a daemon would inherit the priority of this shell: nice 5\nhint: use a shell ",
         ),
         (
             &["chrt", "-i", "0"],
-            "error: a daemon would inherit the scheduling policy of this shell\nhint: run it from ",
+            "error: a daemon would inherit the scheduling policy of this shell\nhint: use a shell ",
         ),
     ] {
         let ran = limited(limit, &["restart", "0", "--yes"]).ended(1);
@@ -277,15 +277,18 @@ fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
     up(20000).ended(0);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").unwrap();
     let most: u64 = most.trim().parse().unwrap();
-    let mut refused = vec![(20001, "hint: ulimit -Hn shows the most ")];
+    let mut refused = vec![(20001, "hint: run `ulimit -Hn` to see the maximum ")];
     // A profile may ask for as many.
     if most < 1 << 30 {
-        refused.push((most + 1, "hint: sysctl fs.nr_open shows the most "));
+        refused.push((
+            most + 1,
+            "hint: run `sysctl fs.nr_open` to see the maximum ",
+        ));
     }
     for (files, hint) in refused {
         let ran = up(files).ended(1);
         let said = format!(
-            "error: cannot start the daemon of 0: the system does not allow {files} open files: Operation not permitted\n{hint}"
+            "error: cannot start the daemon of device 0\n  cause: the system does not allow {files} open files: Operation not permitted\n{hint}"
         );
         assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
     }
@@ -360,7 +363,7 @@ fn few_open_files_make_no_daemon_dead() {
     let ran = Ran::of(&mut status).ended(1);
     assert_eq!(
         ran.stderr,
-        "error: this process may have 16 files open, and needs 64\nhint: ulimit -n 64 allows as many\n"
+        "error: this process may have only 16 files open, but needs 64\nhint: run `ulimit -n 64`\n"
     );
 }
 

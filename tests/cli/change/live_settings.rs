@@ -159,8 +159,7 @@ fn settings_changed_behind_our_back_show_as_drift() {
     assert_eq!(sim.ask("0", input), "100.0\n");
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
-    let drift = "pinned-memory-limit was set to 2G and is 1G; client-priority was set to normal and is below-normal: \
-                 somebody has changed it";
+    let drift = "pinned-memory-limit is 1G, but mig-mps set it to 2G; client-priority is below-normal, but mig-mps set it to normal; it was changed from outside mig-mps";
     assert_contains(&status, drift);
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
@@ -207,7 +206,7 @@ fn an_interrupted_set_is_taken_back_by_up() {
         let refused = sim.run(&set).ended(4).stderr;
         assert_contains(
             &refused,
-            "an interrupted change did not finish with the daemon of 0",
+            "an interrupted change did not finish starting the daemon of device 0",
         );
         sim.up(&back, &["--yes"]).ended(0);
         assert_eq!(sim.ask("0", "get_default_client_priority\n"), was);
@@ -221,8 +220,8 @@ fn what_cannot_be_set_by_hand_is_refused() {
     let sim = Sim::with("h200", 1);
     let nobody = sim.run(&["set", "0", "max-clients=8"]).ended(4);
     assert_snapshot!(plain(&nobody.stderr), @"
-    error: 0 has no daemon whose settings could be changed: mig-mps does not serve it
-    hint: start it with mig-mps up and its profile
+    error: cannot change settings of device 0: mig-mps does not serve it
+    hint: run `mig-mps up` with its profile to start a daemon
     ");
     sim.up(&whole(""), &[]).ended(0);
     let mut all = String::new();
@@ -232,7 +231,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
         all.push('\n');
     }
     assert_snapshot!(all, @r#"
-    error: invalid value 'serve=all' for '[KEY=VALUE]...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
+    error: invalid value 'serve=all' for '[KEY=VALUE]...': serve cannot be changed while the daemon runs; change the profile and run up, which starts the daemon again
     error: invalid value 'percentage=5' for '[KEY=VALUE]...': there is no setting percentage: did you mean threads?
     error: invalid value 'client-priority=2' for '[KEY=VALUE]...': client-priority = "2" is not one of "normal", "below-normal"
     "#);
@@ -246,7 +245,7 @@ fn a_limit_above_the_memory_of_the_device_is_said_to_limit_nothing() {
     let ran = sim.run(&set).ended(0);
     assert_contains(
         &ran.stdout,
-        "(the device has 143771 MiB, so this limits nothing): 0\n      pinned-memory-limit  none → 200G",
+        "(the device has 143771 MiB, so this limit has no effect): 0\n      pinned-memory-limit  none → 200G",
     );
 }
 
@@ -270,7 +269,7 @@ fn a_live_change_is_undone_when_the_run_fails() {
     let ran = sim.up(&changed, &[]).ended(1);
     assert_contains(
         &ran.stderr,
-        "the server's pinned-memory-limit was set to 1G and reads back as 2G",
+        "the server's pinned-memory-limit was set to 1G but reads back as 2G",
     );
     assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
     let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
@@ -297,7 +296,7 @@ fn a_limit_where_there_was_none_is_undone_too() {
         .unwrap();
     let changed = whole(r#"client-priority = "below-normal", pinned-memory-limit = "1G""#);
     let ran = sim.up(&changed, &[]).ended(1);
-    let why = "client-priority was set to below-normal and reads back as normal";
+    let why = "client-priority was set to below-normal but reads back as normal";
     assert_contains(&ran.stderr, why);
     assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
     sim.up_does_nothing(&whole(""));
@@ -329,7 +328,8 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_known_from_the_log_of_a_server(
     });
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
-    let drift = "pinned-memory-limit was set to 1536M and is 1280M: somebody has changed it";
+    let drift =
+        "pinned-memory-limit was set to 1536M and is 1280M; it was changed from outside mig-mps";
     assert_contains(&status, drift);
     let ran = sim.run(&plan).ended(3).stdout;
     let because = "pinned-memory-limit  1280M in the daemon → 1536M";

@@ -195,13 +195,13 @@ fn a_device_without_a_daemon_is_not_denied() {
     };
     assert_snapshot!(said()[0], @r#"
     error: no daemon serves "0.0"
-    hint: no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices
+    hint: run `mig-mps up PROFILE` to start daemons, or `mig-mps list` to see the devices
     "#);
     // Another device has one.
     sim.up(SMALL, &["--yes"]).ended(0);
     sim.run(&["down", "0.0"]).ended(0);
     assert_snapshot!(sim.run(&["env", "0.0"]).ended(2).stderr, @r#"
     error: no daemon serves "0.0"
-    hint: 0.0 is a device of the applied profile profile.toml, and no daemon serves it: to start one, run mig-mps start 0.0
+    hint: run `mig-mps start 0.0` to start a daemon; device 0.0 is in the applied profile profile.toml, but no daemon serves it
     "#);
 }

@@ -23,7 +23,7 @@ fn lab() -> Sim {
 #[track_caller]
 fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
     let mut change = sim.talk(&[args, &["--no-new", "--yes"]].concat());
-    change.await_text("Closed ");
+    change.await_text("note: closed ");
     assert_eq!(sim.device(device)["state"], "closing");
     change
 }
@@ -60,14 +60,14 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     let ran = sim.run(&["run", "class", "--", "true"]).ended(125);
     assert_contains(
         &ran.stderr,
-        "class is closed to new programs by root since 20",
+        "device class is closed to new programs by root since 20",
     );
-    assert_contains(&ran.stderr, "mig-mps run --any selects a free one");
+    assert_contains(&ran.stderr, "`mig-mps run --any` selects a free one");
     finishes(sim.client("job-0"));
     let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
     assert!(!any.contains("class"), "{any}");
     let env = sim.run(&["env", "class"]).ended(0).stderr;
-    assert_contains(&env, "class is closed to new programs by root");
+    assert_contains(&env, "device class is closed to new programs by root");
     assert_eq!(sim.device("class")["closing"]["is_reopened"], true);
     // It is no problem, and no drift.
     let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
@@ -109,7 +109,7 @@ fn each_device_closes_when_its_turn_has_come() {
     assert_ne!(sim.device("job-1")["daemon_pid"], idle["daemon_pid"]);
     finishes(sim.client("class"));
     finishes(first);
-    restart.await_text("Closed class");
+    restart.await_text("note: closed device class");
     is_refused(&sim, "class");
     finishes(sim.client("job-0"));
     finishes(second);
@@ -167,9 +167,9 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     let said = sim.run(&args).ended(4).stderr;
     assert_contains(
         &said,
-        "error: the time limit of --drain has expired: 1 client is still running:",
+        "error: timed out (--drain): 1 client is still running:",
     );
-    assert_contains(&said, "mig-mps heal then replaces the daemons");
+    assert_contains(&said, "`mig-mps heal` then replaces the daemons");
     let closed = sim.device("class");
     assert_eq!(closed["state"], "closing");
     is_refused(&sim, "class");
@@ -177,7 +177,7 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     assert_eq!(sim.device("class")["daemon_pid"], closed["daemon_pid"]);
     assert_contains(
         &sim.run(&["status"]).stdout,
-        "`mig-mps heal` or its timer does this",
+        "run `mig-mps heal`, or wait for its timer",
     );
     finishes(client);
     let healed = sim.run(&["heal"]).ended(0);
@@ -194,7 +194,7 @@ fn the_hint_names_only_closed_devices() {
     let client = sim.client("0.2");
     let args = ["--drain", "1", "--no-new", "--yes"];
     let said = sim.up(ONE_EACH, &args).ended(4).stderr;
-    assert_contains(&said, "hint: 0.2 stays closed until");
+    assert_contains(&said, "hint: wait until the remaining programs have exited");
     let state = |name: &str| sim.device(name)["state"].clone();
     assert_eq!([state("0.0"), state("0.2")], ["ready", "closing"]);
     finishes(client);
@@ -239,7 +239,7 @@ fn after_ctrl_c_too() {
     let change = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
-    assert_contains(&said, "Interrupted: closed devices stay closed until");
+    assert_contains(&said, "Interrupted. Closed devices stay closed until");
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
@@ -314,7 +314,7 @@ fn down_by_force_ends_it_whoever_waits() {
     let said = first.end().ended(4).stdout;
     assert_contains(
         &said,
-        "another command has changed a device while this one was waiting for it",
+        "another command changed a device while this one was waiting for it",
     );
     assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
 }
@@ -357,7 +357,7 @@ fn a_program_without_a_context_is_waited_for_too() {
     let said = sim.run(&args).ended(4).stderr;
     assert_contains(
         &said,
-        "a program that has initialized CUDA but has no context still uses class",
+        "a program that has initialized CUDA but has no context still uses device class",
     );
     assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
     let down = sim.talk(&["down", "class", "--drain", "1h", "--no-new"]);
@@ -412,7 +412,7 @@ fn a_failed_start_reopens_the_device() {
 fn without_clients_nothing_is_closed() {
     let sim = lab();
     let ran = sim.run(&["restart", "class", "--drain", "1h", "--no-new", "--yes"]);
-    assert!(!ran.ended(0).stderr.contains("Closed "));
+    assert!(!ran.ended(0).stderr.contains("note: closed "));
 }
 
 #[test]
@@ -445,7 +445,10 @@ fn the_question_says_that_it_is_not_free() {
     let command = format!("up {} --drain 1h --no-new", path.display());
     let said = sim.answered(&command, "n\n").ended(4).stdout;
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_contains(&said, "Meanwhile these devices are closed to new programs");
+    assert_contains(
+        &said,
+        "During this time, these devices are closed to new programs",
+    );
     assert_contains(&said, "gets CUDA error 805");
     assert!(!said.contains("scontrol"), "{said}");
     assert_eq!(sim.device("0")["state"], "ready");
@@ -511,7 +514,7 @@ fn a_daemon_that_refuses_to_quit_stays_open() {
     sim.node.fault("quit").every().fails(1).unwrap();
     let args = ["restart", "class", "--drain", "1h", "--no-new", "--yes"];
     let said = sim.run(&args).ended(1).stderr;
-    assert_contains(&said, "was asked to quit, and refused");
+    assert_contains(&said, "was asked to quit, but refused");
     sim.node.node().clear_faults().unwrap();
     assert_eq!(sim.device("class")["state"], "ready");
     assert_eq!(record(&sim, "class")["closing"], Value::Null);

@@ -132,7 +132,7 @@ fn the_state_of_a_newer_program_is_left_alone() {
         fs::write(&file, &newer).unwrap();
         let profile = sim.profile(text);
         let profile = profile.to_str().unwrap();
-        let said = "a newer mig-mps wrote it (format 2; this program reads up to 1)";
+        let said = "a newer mig-mps wrote it (format 2; this version reads up to 1)";
         for args in [
             &["up", profile][..],
             &["up", profile, "--dry-run"],
@@ -145,7 +145,7 @@ fn the_state_of_a_newer_program_is_left_alone() {
             assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
             assert_contains(
                 &ran.stderr,
-                "change this node with the mig-mps that wrote it",
+                "change this node with the version of mig-mps that wrote it",
             );
         }
         let status = sim.run(&["status"]);
@@ -179,7 +179,7 @@ fn a_journal_names_each_unit_once() {
     let systemctl = sim.program_script("systemctl", &script);
     let mut down = sim.command(&["down"]);
     let ran = Ran::of(down.env("MIG_MPS_SYSTEMCTL", systemctl));
-    let said = "It had stopped nvidia-dcgm.service.";
+    let said = "it had stopped nvidia-dcgm.service";
     assert!(
         ran.stderr.contains(said),
         "{}",

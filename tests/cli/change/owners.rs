@@ -181,7 +181,7 @@ fn users_that_a_plain_user_cannot_serve() {
     error: profile.toml:4:17: a plain user cannot serve "user:daemon"
       |
     4 | mps = { serve = "user:daemon" }
-      |                 ^^^^^^^^^^^^^ run it as root: sudo mig-mps up profile.toml; for a plain user it is "self", or leave serve out
+      |                 ^^^^^^^^^^^^^ run it as root: `sudo mig-mps up profile.toml`; use "self", or omit serve
     "#);
 }
 
@@ -214,7 +214,7 @@ fn other_files_are_put_aside() {
     fs::write(sim.pipe_link("0").join("device.json"), "{").unwrap();
     let ran = sim.run(&["down"]).ended(0);
     let kept = sim.node.run_dir().join("left").join(format!("{uuid}.1"));
-    let said = format!("were put aside:\n  {}", kept.display());
+    let said = format!("were moved away:\n  {}", kept.display());
     assert_contains(&ran.stderr, &said);
     assert_eq!(fs::read_to_string(kept.join("notes")).unwrap(), "hers");
     assert_eq!(sim.run_dir(), ["left", "lock"]);

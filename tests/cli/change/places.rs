@@ -95,7 +95,7 @@ fn anything_else_is_named_and_stays() {
         let launched = sim.happened("server launch");
         let up = sim.up(SMALL, &["--yes"]).ended(1);
         assert_contains(&up.stderr, &format!("{shown}: it is "));
-        let hint = format!("hint: move {shown} away, and run this again");
+        let hint = format!("hint: move {shown} away, then run this command again");
         assert_contains(&up.stderr, &hint);
         assert_eq!(sim.happened("server launch"), launched, "{shown}");
         let down = sim.run(&["down", "--force"]).ended(0);
@@ -136,7 +136,7 @@ fn doctor_tells_what_stays_and_what_goes() {
     fs::write(links.join("0.2"), "hers").unwrap();
     let ran = sim.run(&["doctor"]).ended(3);
     let said = ran.stdout + &ran.stderr;
-    assert_contains(&said, "by-name/0.0: it holds nothing but directories");
+    assert_contains(&said, "by-name/0.0: it contains only directories");
     assert_contains(&said, "by-name/0.2: it is not a link");
 }
 

@@ -46,7 +46,7 @@ fn without_a_terminal_each_step_is_a_line() {
         "{}",
         failed.progress
     );
-    assert_contains(&failed.stderr, "GPU 0: undoing what was done\n");
+    assert_contains(&failed.stderr, "GPU 0: undoing the changes\n");
 }
 
 #[test]

@@ -12,20 +12,20 @@ fn daemons_in_no_block_are_named_and_stopped_by_prune_alone() {
     let sim = Sim::served("h200", 3, EACH);
     let ran = sim.up(FIRST, &[]).ended(0);
     assert_snapshot!(ran.stderr, @"
-    2 devices of mig-mps on GPUs 1-2 are in no block; up --prune stops them
-    Nothing to do: the node is as the profile says.
+    note: this profile does not select GPUs 1-2, which still have 2 mig-mps devices; use up --prune to stop them
+    Nothing to do: the node matches the profile.
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0", "1", "2"]);
     let ran = sim.run(&["plan"]).ended(0);
     assert!(
-        ran.stderr.contains("up --prune stops them"),
+        ran.stderr.contains("use up --prune to stop them"),
         "{}",
         ran.stderr
     );
     let plan = sim.run(&["plan", "--prune"]).ended(0);
     assert_snapshot!(plain(&plan.stdout), @"
     GPUs 1-2  NVIDIA H200
-      - stop 2 daemons in all (in no block of the profile): 1, 2
+      - stop 2 daemons in all (not in any block of the profile): 1, 2
 
     Plan: stop 2 daemons.
     Apply with: mig-mps up --prune
@@ -48,10 +48,7 @@ fn daemons_in_no_block_are_named_and_stopped_by_prune_alone() {
     assert!(ran.stdout.contains("- stop 2 daemons"), "{}", ran.stdout);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     let ran = sim.up(FIRST, &["--prune"]).ended(0);
-    assert_eq!(
-        ran.stderr,
-        "Nothing to do: the node is as the profile says.\n"
-    );
+    assert_eq!(ran.stderr, "Nothing to do: the node matches the profile.\n");
 }
 
 /// Only daemons stop: what holds them stays, as after `down`.

@@ -98,8 +98,8 @@ fn it_asks_before_it_ends_a_daemon() {
     let before = sim.device("0.2");
     let refused = sim.run(&["restart", "0.2"]).ended(4);
     assert_snapshot!(refused.stderr, @"
-    error: this would restart 1 daemon, and there is no terminal to ask on
-    hint: agree beforehand with --yes
+    error: confirmation required: this would restart 1 daemon
+    hint: pass --yes to confirm
     ");
     let no = sim.answered("restart 0.2", "n\r");
     assert_eq!(no.status, 4, "{}", no.stdout);
@@ -175,7 +175,7 @@ fn a_second_question_keeps_nobody_waiting() {
     restart.await_text("This will restart 1 daemon.");
     sim.up(SMALL, &["--yes"]).ended(0);
     restart.press("y\r");
-    restart.await_text("The node has changed meanwhile. The plan is now:");
+    restart.await_text("The node has changed. The plan is now:");
     restart.await_text("This will restart 2 daemons.");
     sim.run(&["set", "0.2", "max-clients=5"]).ended(0);
     restart.press("n\r");
@@ -229,7 +229,7 @@ fn a_dead_daemon_is_started_again_without_a_question() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &text,
-        "0: its daemon has died: `mig-mps restart 0` starts it again, `mig-mps down 0` removes what it left",
+        "0: its daemon has died: run `mig-mps restart 0` to start it again, or `mig-mps down 0` to remove what it left",
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
     assert_contains(
@@ -245,12 +245,12 @@ fn an_orphan_is_ended_by_force_alone() {
     let device = sim.device("0.2");
     fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
     let status = sim.run(&["status"]).ended(0).stdout;
-    let cure = "`mig-mps restart 0.2 --force` starts another";
+    let cure = "run `mig-mps restart 0.2 --force` to start another daemon";
     assert_contains(&status, cure);
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_snapshot!(refused.stderr, @"
-    error: the daemon of 0.2 cannot be asked for its clients: its pipe directory was removed
-    hint: mig-mps restart 0.2 --force starts another
+    error: the daemon of device 0.2 cannot be asked for its clients: its pipe directory was removed
+    hint: run `mig-mps restart 0.2 --force` to start another daemon
     ");
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
@@ -270,8 +270,7 @@ fn a_daemon_without_its_sockets_is_not_called_dead() {
     fs::remove_file(pipe.join("control_privileged")).unwrap();
     let status = sim.run(&["status"]).ended(0).stdout;
     let problem = format!(
-        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket; `mig-mps restart 0.2 --force` \
-         starts another",
+        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket; run `mig-mps restart 0.2 --force` to start another daemon",
         before["daemon_pid"]
     );
     assert_contains(&status, &problem);
@@ -341,10 +340,11 @@ fn a_start_that_fails_is_rolled_back() {
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
-    GPU 0: undoing what was done
-    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it printed nothing
-    what had been done before was undone (1 step)
-    hint: mig-mps doctor finds known causes; the whole logs are in /tmp/…/log/GPU-…
+    GPU 0: undoing the changes
+    error: GPU 0 (GPU-…): cannot start the daemon of 0
+      cause: the control daemon of GPU-… did not start (exit status 3): it printed nothing
+    earlier changes were undone (1 step)
+    hint: run `mig-mps doctor` to find known causes; the whole logs are in /tmp/…/log/GPU-…
     ");
     assert!(!is_alive(&before));
     is_as_set(&sim);
@@ -359,7 +359,7 @@ fn a_start_that_fails_after_clients_were_ended_says_so() {
     let client = sim.client("0.2");
     sim.node.fault("daemon start").fails(3).unwrap();
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(1);
-    let said = "what had been done before was undone (1 step), but a client is gone\n";
+    let said = "earlier changes were undone (1 step), but 1 client was lost\n";
     assert_contains(&ran.stderr, said);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     drop(client);
@@ -371,14 +371,14 @@ fn where_nothing_starts_the_next_restart_finishes() {
     let sim = set_by_hand();
     sim.node.fault("daemon start").every().fails(3).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert_contains(&ran.stderr, "\nmissing: GPU 0 (GPU-");
-    let hint = "hint: run the same command again: it goes on from here\n";
+    assert_contains(&ran.stderr, "\nnot restored: GPU 0 (GPU-");
+    let hint = "hint: run the same command again to continue\n";
     assert!(ran.stderr.ends_with(hint), "{}", ran.stderr);
     assert_eq!(mode(&sim), ComputeMode::Default);
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &text,
-        "0: an interrupted change has left it without a daemon: `mig-mps restart 0` starts it again",
+        "0: an interrupted change has left it without a daemon: run `mig-mps restart 0` to start it again",
     );
     // One that is dead already has nothing to go back to.
     let ran = sim.run(&["restart", "0"]).ended(1);
@@ -437,7 +437,8 @@ fn one_that_was_killed_in_between_is_gone_on_with() {
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
     assert!(
-        ran.stderr.starts_with("An earlier run was interrupted: "),
+        ran.stderr
+            .starts_with("note: an earlier run was interrupted: "),
         "{}",
         ran.stderr
     );
@@ -469,7 +470,7 @@ fn a_start_that_nobody_finishes_is_reported_with_its_cure() {
     let _ = sim.run(&["restart", "0.2", "--yes"]);
     sim.run(&["restart", "0.2"]).ended(4);
     let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
-    let said = "0.2: an interrupted change left it unfinished: `up` continues, `mig-mps restart 0.2` starts it again";
+    let said = "0.2: an interrupted change left it unfinished: run `up` to continue, or `mig-mps restart 0.2` to start it again";
     assert_contains(&status, said);
     assert!(!status.contains("interrupted: "), "{status}");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);

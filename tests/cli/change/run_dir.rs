@@ -82,7 +82,8 @@ fn a_journal_that_cannot_be_read_is_not_the_end() {
     fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
     for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
         let ran = ran.ended(1);
-        let advice = "remove it, and make sure that the monitoring services it lists are running";
+        let advice =
+            "remove it, and make sure that the monitoring services that it lists are running";
         assert_contains(&ran.stderr, advice);
     }
 }
@@ -96,7 +97,7 @@ fn commands_that_only_read_report_a_change_that_was_killed() {
     let path = sim.profile(SMALL);
     for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
         let ran = sim.run(args).ended(0);
-        let is_reported = ran.stderr.contains("A change was interrupted: ")
+        let is_reported = ran.stderr.contains("a change was interrupted: ")
             || ran.stdout.contains("interrupted: ");
         assert!(is_reported, "{args:?}: {}", ran.stderr);
     }

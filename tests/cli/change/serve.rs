@@ -62,8 +62,7 @@ fn one_at_a_time_lets_the_second_user_wait() {
     assert_eq!(users(&status, "clients"), ["nobody"]);
     assert_eq!(status["waiting"][0]["pid"], second.pid());
     let waits = format!(
-        "pid {} (daemon) waits until the programs of nobody have exited: pid {}; \
-         serve = \"all\" in the profile lets users share the device",
+        "pid {} (daemon) waits until the programs of nobody have exited: pid {}; use serve = \"all\" in the profile to let users share the device",
         second.pid(),
         first.pid()
     );

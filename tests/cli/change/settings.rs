@@ -152,19 +152,19 @@ fn mistakes_in_settings() {
     }
     assert!(!sim.node.run_dir().exists());
     assert_snapshot!(all, @r#"
-    error: profile.toml:4:31: pinned-memory-limit = "512K": it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB
+    error: profile.toml:4:31: pinned-memory-limit = "512K": expected a size with the unit M (MiB) or G (GiB), such as 512M, 1.5G or 20GiB
       |
     4 | mps = { pinned-memory-limit = "512K" }
       |                               ^^^^^^
-    error: profile.toml:4:31: pinned-memory-limit = "2GB": its unit is M (MiB) or G (GiB): 2G?
+    error: profile.toml:4:31: pinned-memory-limit = "2GB": its unit is M (MiB) or G (GiB), as in 2G
       |
     4 | mps = { pinned-memory-limit = "2GB" }
       |                               ^^^^^
-    error: profile.toml:4:31: pinned-memory-limit = "0.1G": 0.1G is not a whole number of MiB, which is what MPS takes
+    error: profile.toml:4:31: pinned-memory-limit = "0.1G": 0.1G is not a whole number of MiB, which MPS requires
       |
     4 | mps = { pinned-memory-limit = "0.1G" }
       |                               ^^^^^^
-    error: profile.toml:4:31: pinned-memory-limit = "9999G": it is more than any device has (1024G)
+    error: profile.toml:4:31: pinned-memory-limit = "9999G": it is more than the memory of any device (1024G)
       |
     4 | mps = { pinned-memory-limit = "9999G" }
       |                               ^^^^^^^
@@ -224,7 +224,7 @@ fn a_mig_device_has_no_compute_mode() {
     error: profile.toml:2:16: compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process
       |
     2 | compute-mode = "exclusive-process"
-      |                ^^^^^^^^^^^^^^^^^^^ write it into the mps of a [[gpu]] block with mig = false
+      |                ^^^^^^^^^^^^^^^^^^^ move it to the mps of a [[gpu]] block with mig = false
     "#);
 }
 
@@ -263,17 +263,17 @@ fn a_value_that_reads_back_otherwise_fails_in_words() {
         (
             "set_default_device_pinned_mem_limit",
             r#"pinned-memory-limit = "2G""#,
-            "pinned-memory-limit was set to 2G and reads back as none",
+            "pinned-memory-limit was set to 2G but reads back as none",
         ),
         (
             "set_default_client_priority",
             r#"client-priority = "below-normal""#,
-            "client-priority was set to below-normal and reads back as normal",
+            "client-priority was set to below-normal but reads back as normal",
         ),
         (
             "set_default_active_thread_percentage",
             "active-thread-percentage = 50",
-            "active-thread-percentage was set to 50 and reads back as 100",
+            "active-thread-percentage was set to 50 but reads back as 100",
         ),
     ] {
         sim.node.fault(command).fails(0).unwrap();
@@ -319,7 +319,7 @@ fn a_daemon_runs_on_the_cpus_near_its_gpu() {
     let missing = sim.node.dir().join("root/proc/driver/nvidia/gpus");
     std::fs::remove_dir_all(missing).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert_contains(&ran.stderr, "cannot tell the CPUs near the GPU: ");
+    assert_contains(&ran.stderr, "cannot determine the CPUs near the GPU: ");
 }
 
 /// The CPUs near a GPU, as the kernel lists them.
@@ -338,7 +338,7 @@ fn near_cpus(sim: &Sim, address: &str) -> String {
 fn cpus_that_are_not_there_are_no_success() {
     let sim = Sim::with("h200", 1);
     for (cpus, said) in [
-        ("0,1023", "cpus was set to 0,1023 and reads back as 0"),
+        ("0,1023", "cpus was set to 0,1023 but reads back as 0"),
         ("1023", "the system does not allow these CPUs"),
     ] {
         let ran = sim.up(&whole(&format!("cpus = \"{cpus}\"")), &[]).ended(1);

@@ -26,7 +26,7 @@ fn a_share_gives_each_client_an_equal_part() {
     let profile = whole("share = 20");
     let path = sim.profile(&profile);
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
-    let words = "4 of 108 SMs and 3.9 GiB each; 28 SMs are in no share (share = 18 uses all)";
+    let words = "4 of 108 SMs and 3.9 GiB each; 28 SMs remain unused (share = 18 uses all)";
     assert_contains(&plan.stdout, words);
     let check = sim.run(&["check", path.to_str().unwrap(), "--gpu", "a100-80gb"]);
     let check = check.ended(0).stdout;

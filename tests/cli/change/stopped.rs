@@ -13,7 +13,7 @@ const CLASS: &str = "[[gpu]]\nselect = { all = true }\n\
 fn stopped() -> Sim {
     let sim = Sim::served("a100-80gb", 1, CLASS);
     let down = sim.run(&["down", "class"]).ended(0);
-    assert_contains(&down.stderr, "`mig-mps start class` starts it again.");
+    assert_contains(&down.stderr, "run `mig-mps start class` to start it again");
     sim
 }
 
@@ -25,7 +25,7 @@ fn it_is_known_as_stopped_and_is_no_problem() {
     assert_contains(&status.stdout, "class: stopped by root at 20");
     assert_contains(
         &status.stdout,
-        "mig-mps down class): `mig-mps start class` starts it again [device-stopped]",
+        "mig-mps down class): run `mig-mps start class` to start it again [device-stopped]",
     );
     assert_eq!(sim.device("class")["state"], "stopped");
     // It differs from the profile, and the next `up` starts it.
@@ -38,7 +38,7 @@ fn it_is_known_as_stopped_and_is_no_problem() {
     let again = sim.run(&["down", "class"]).ended(0);
     assert_eq!(
         again.stderr,
-        "Nothing to do: no daemon of mig-mps serves these devices.\n"
+        "Nothing to do: mig-mps serves none of these devices.\n"
     );
     sim.run(&["up", "--yes"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
@@ -73,9 +73,9 @@ fn start_and_restart_bring_it_back_and_nothing_else_changes() {
     sim.run(&["start", "half"]).ended(0);
     assert_eq!(sim.device("half")["state"], "ready");
     assert_snapshot!(sim.run(&["start"]).ended(2).stderr, @"
-    error: no device is named
-    hint: mig-mps start DEVICE; --gpu N takes every device of a GPU, and '*' takes all; mig-mps up applies a profile
-    hint: no device is stopped
+    error: no device is selected
+    hint: run `mig-mps start DEVICE`, with --gpu N for every device of a GPU, or '*' for all devices; `mig-mps up` applies a profile
+    hint: run `mig-mps status` to see the devices; no device is stopped
     ");
 }
 
@@ -111,8 +111,7 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     for command in ["start", "restart"] {
         let said = sim.run(&[command, "class"]).ended(2).stderr;
-        let way = "class is a device of the applied profile profile.toml, and no daemon serves it: \
-                   to make its instance again and start one, run mig-mps up";
+        let way = "run `mig-mps up` to create its instance again and start a daemon; device class is in the applied profile profile.toml, but no daemon serves it";
         assert_contains(&said, way);
     }
     sim.run(&["up", "--yes"]).ended(0);
@@ -122,13 +121,13 @@ fn where_the_instance_is_gone_up_is_the_way() {
         .ended(0);
     sim.prepare("etc/mig-mps/profile.toml", SMALL);
     let said = sim.run(&["restart", "class"]).ended(2).stderr;
-    assert_contains(&said, "run mig-mps profiles --applied | mig-mps up -");
+    assert_contains(&said, "run `mig-mps profiles --applied | mig-mps up -`");
 }
 
 #[test]
 fn every_word_leads_back() {
     let sim = stopped();
-    let starts = "class is a device of the applied profile profile.toml, and no daemon serves it: to start one, run mig-mps start class";
+    let starts = "run `mig-mps start class` to start a daemon; device class is in the applied profile profile.toml, but no daemon serves it";
     for words in [
         &["up", "class"][..],
         &["plan", "class"],
@@ -151,7 +150,10 @@ fn a_user_is_sent_back_by_sudo() {
     needs_root!();
     let sim = stopped();
     let said = Ran::of(&mut sim.by_nobody(&["run", "class", "--", "true"])).ended(125);
-    assert_contains(&said.stderr, "to start one, run sudo mig-mps start class");
+    assert_contains(
+        &said.stderr,
+        "run `sudo mig-mps start class` to start a daemon",
+    );
 }
 
 #[test]
@@ -163,9 +165,9 @@ fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
         .join(sim.uuid("half"))
         .join("device.json");
     let said = || sim.run(&["run", "class", "--", "true"]).stderr;
-    assert_contains(&said(), "and no daemon serves it");
+    assert_contains(&said(), "but no daemon serves it");
     fs::write(&record, "{").unwrap();
-    assert!(!said().contains("and no daemon serves it"), "{}", said());
+    assert!(!said().contains("but no daemon serves it"), "{}", said());
 }
 
 #[test]

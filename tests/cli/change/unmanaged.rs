@@ -30,8 +30,7 @@ fn make_another(sim: &Sim, gpu: usize) {
     nvidia_smi(sim, &format!("mig -i {gpu} -cgi 19:6 -C"));
 }
 
-const REFUSED: &str = "error: GPU 0: 1g.10gb at slice 6 would be destroyed, and mig-mps is not known to have made it\n\
-                       hint: to agree, run mig-mps up at a terminal without --yes, or with --destroy-unmanaged\n";
+const REFUSED: &str = "error: GPU 0: 1g.10gb at slice 6 would be destroyed, but mig-mps is not known to have created it\nhint: run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged\n";
 
 #[test]
 fn no_flag_for_other_things_is_consent() {
@@ -73,7 +72,7 @@ fn a_plan_shows_beforehand_what_is_refused() {
         assert_contains(&ran.stdout, shown);
         assert_contains(
             &ran.stdout,
-            "(not in the profile; not known to be made by mig-mps)",
+            "(not in the profile; not known to be created by mig-mps)",
         );
     }
     let agreed = ["up", &path, "--dry-run", "--destroy-unmanaged"];
@@ -103,7 +102,7 @@ fn a_question_names_them() {
     make_another(&sim, 0);
     let path = sim.profile(ONE_EACH).display().to_string();
     let refused = sim.answered(&format!("up {path}"), "n\n").ended(4);
-    let named = "Not known to be made by mig-mps:\n  GPU 0 1g.10gb at slice 6\n";
+    let named = "Not known to be created by mig-mps:\n  GPU 0 1g.10gb at slice 6\n";
     assert_contains(&refused.stdout, named);
     assert_eq!(instances(&sim, 0).len(), 3);
     sim.answered(&format!("up {path}"), "y\n").ended(0);
@@ -120,8 +119,7 @@ fn what_goes_on_leaves_their_gpu_out() {
     let ran = sim.up(ONE_EACH, &at_boot).ended(1);
     assert_contains(
         &ran.stderr,
-        "error: the profile was applied in part; left out:\n  \
-         GPU 1: 1g.10gb at slice 6 would be destroyed, and mig-mps is not known to have made it\n",
+        "error: the profile was applied in part; left out:\n  GPU 1: 1g.10gb at slice 6 would be destroyed, but mig-mps is not known to have created it\n",
     );
     assert_contains(&ran.stderr, "--destroy-unmanaged");
     assert_eq!(instances(&sim, 0), ["3g.40gb at 0"]);
@@ -139,7 +137,7 @@ fn down_destroys_them_only_with_its_option() {
     let ran = sim
         .run(&["down", "--disable-mig", "--yes", "--force"])
         .ended(0);
-    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys those)");
+    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys such instances)");
     assert_eq!(instances(&sim, 0), ["1g.10gb at 6"]);
     let asked = sim.run(&["down", "--destroy-unmanaged"]).ended(4);
     assert_contains(&asked.stderr, "this would destroy GPU 0 1g.10gb at slice 6");
@@ -161,7 +159,7 @@ fn a_compute_instance_of_others_keeps_its_gpu_instance() {
     assert_eq!(compute(), Some(2));
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "error: GPU 0: compute instance slice ");
-    assert_contains(&ran.stderr, " would be destroyed, and mig-mps is not known");
+    assert_contains(&ran.stderr, " would be destroyed, but mig-mps is not known");
     let two = one.replace("[\"1c\"]", "[\"2c\"]");
     sim.up(&two, &["--yes"]).ended(4);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
@@ -218,7 +216,7 @@ fn what_is_put_back_is_theirs() {
 fn what_comes_after_the_question_is_asked_about() {
     let sim = Sim::small();
     let path = sim.profile(ONE_EACH).display().to_string();
-    let named = "Not known to be made by mig-mps:";
+    let named = "Not known to be created by mig-mps:";
     let app = sim.client("0.0");
     let mut up = sim.dialogue(&format!("up {path} --drain 60"));
     up.await_text("Go on?");

@@ -28,9 +28,9 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
       + start 1 daemon (no daemon yet): 0
     GPU 1  NVIDIA H200  GPU-…
       + start 1 daemon (only an unmanaged daemon, pid PID, serves it): 1
-    Unmanaged daemon PID of USER serves 1 too. This ends it:
+    Unmanaged daemon PID of USER also serves 1. This ends it:
       echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control
-    Two daemons on a device share it without knowing of each other.
+    Two daemons on a device share it independently of each other.
 
     Plan: start 2 daemons.
     Apply with: mig-mps up profile.toml
@@ -46,7 +46,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let ran = sim.up(WHOLE, &[]).ended(0);
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
-    assert_contains(&said, "Unmanaged daemon PID of USER serves 1 too");
+    assert_contains(&said, "note: unmanaged daemon PID of USER also serves 1");
     assert_contains(&said, how);
     assert_contains(&ran.stdout, "1: 2 daemons serve it");
     sim.up_does_nothing(WHOLE);

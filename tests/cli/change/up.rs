@@ -15,7 +15,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     GPUs 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
-      + enable MIG mode (the profile asks for it)
+      + enable MIG mode (requested by the profile)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
       + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
@@ -88,14 +88,14 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     GPUs 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
-      + enable MIG mode (the profile asks for it)
+      + enable MIG mode (requested by the profile)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
       + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
 
-    GPUs 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+    GPUs 0-1: changing the MIG mode resets the GPU. An idle GPU is reset automatically; use --reset for other GPUs. In a virtual machine, reboot instead.
 
     Plan: enable MIG mode on GPUs 0-1, create 4 GPU instances and start 4 daemons.
-    GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: GPUs 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -215,9 +215,9 @@ devices = [ { profile = "7g" } ]
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
       + start 1 daemon (new instance): 0.0
-    0.0 was 2g.20gb and will be 7g.80gb. Check scripts that use this name.
-    error: this would stop 2 daemons and destroy 2 instances, and there is no terminal to ask on
-    hint: agree beforehand with --yes
+    note: 0.0 was 2g.20gb and will be 7g.80gb; check scripts that use this name
+    error: confirmation required: this would stop 2 daemons and destroy 2 instances
+    hint: pass --yes to confirm
     ");
     assert_eq!(sim.list(), before);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -281,7 +281,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 
     Plan: destroy 1 GPU instance, create 3, stop 1 daemon and start 3 (1 client of USER disrupted).
     Apply with: mig-mps up profile.toml --drain 1h
-    0.0 was 3g.40gb and will be 1g.10gb. Check scripts that use this name.
+    note: 0.0 was 3g.40gb and will be 1g.10gb; check scripts that use this name
     ");
     let before = sim.list();
     let ran = sim.up(quarters, &["--yes"]).ended(4);
@@ -322,7 +322,7 @@ fn instances_that_others_left_are_finished_or_removed() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
       |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
-      - destroy 1g.10gb at slice 6 (left without a compute instance, and not in the profile; not known to be made by mig-mps)
+      - destroy 1g.10gb at slice 6 (left without a compute instance, and not in the profile; not known to be created by mig-mps)
       + create the full compute instance in slice 3 (its GPU instance is there without it)
       + start 1 daemon (no daemon yet): 0.3
     ");
@@ -392,13 +392,13 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
 "#;
     let ran = sim.up(profile, &[]).ended(5);
     assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
-    error: profile.toml:3:10: this does not fit on a GPU it selects
+    error: profile.toml:3:10: this does not fit on a selected GPU
       |
     3 | select = { all = true }
       |          ^^^^^^^^^^^^^^
     GPU 0 (NVIDIA A100-SXM4-80GB): 2 × 3g.40gb + 1 × 1g.10gb does not fit: it needs 9 of 8 memory slices
       |3g.40gb                |3g.40gb                |  2 × 3g.40gb
-    hint: 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
+    hint: request 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb instead
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -476,7 +476,7 @@ fn a_second_change_waits_and_names_the_holder() {
     // It says that it waits, and goes on once the other one has ended.
     let profile = sim.profile(SMALL);
     let mut up = sim.talk(&["up", profile.to_str().unwrap()]);
-    up.await_text(&format!("Waiting up to 10 s: {holder}"));
+    up.await_text(&format!("waiting up to 10 s: {holder}"));
     drop(lock);
     up.end().ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -543,7 +543,7 @@ fn a_daemon_without_its_record_is_taken_over() {
         let all = format!("{SMALL}\n[mps]\nserve = \"all\"\n");
         let client = sim.client("0.2");
         let ran = sim.up(&all, &["--yes"]).ended(1);
-        assert_contains(&ran.stderr, "serves otherwise");
+        assert_contains(&ran.stderr, "has other settings");
         assert_contains(&ran.stderr, &format!("has clients: {}\n", client.pid()));
         assert!(client.finish().status.success());
         sim.up(&all, &["--yes"]).ended(0);
@@ -558,13 +558,16 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
     let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
-    assert_contains(&ran.stdout, "\nGPUs 0-1: MIG mode changes with a reset: ");
+    assert_contains(
+        &ran.stdout,
+        "\nGPUs 0-1: changing the MIG mode resets the GPU. ",
+    );
     let hopper = Sim::with("h200", 1);
     let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
     assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);
     let json = sim.run(&["plan", &profile(&sim), "--json"]).json();
     assert_eq!(json["changes"], true);
-    assert_contains(json["gpus"][0]["due"].as_str().unwrap(), "a reboot");
+    assert_contains(json["gpus"][0]["due"].as_str().unwrap(), "reboot instead");
 }
 
 #[test]
@@ -579,7 +582,7 @@ devices = [ { profile = "3g", name = "1.0" } ]
     let ran = sim.up(profile, &[]).ended(2);
     assert_contains(
         &ran.stderr,
-        "would name a device of GPU 0 and a device of another GPU",
+        "would be the name of a device of GPU 0 and of a device of another GPU",
     );
 }
 

@@ -134,7 +134,7 @@ fn instances_that_the_driver_hides_are_not_gone() {
     let hidden = status["hidden"].to_string();
     assert_contains(
         &hidden,
-        "the MIG devices of GPU 0, which the driver shows to root alone",
+        "the MIG devices of GPU 0, which the driver shows only to root",
     );
 }
 
@@ -156,8 +156,7 @@ fn destroy(sim: &Sim) {
 fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let sim = Sim::small();
     destroy(&sim);
-    let remedy = "its device is gone: `mig-mps up` restores it, \
-                  `mig-mps down 0.2` removes what is left";
+    let remedy = "its device no longer exists: run `mig-mps up` to restore it, or `mig-mps down 0.2` to remove what is left";
     let status = sim.status();
     assert_eq!(sim.device("0.2")["state"], "no device");
     assert_eq!(ids(&status, "0.2"), ["device-gone"]);
@@ -165,11 +164,11 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert!(!text.contains("mig-mps heal"), "{text}");
     let doctor = sim.run(&["doctor", "0.2"]).ended(3).stdout;
-    assert_contains(&doctor, "its device is gone [device-gone]");
+    assert_contains(&doctor, "its device no longer exists [device-gone]");
     assert_contains(&doctor, "$ mig-mps up\n");
     assert!(!doctor.contains("[daemon-dead]"), "{doctor}");
     let restart = sim.run(&["restart", "0.2", "--yes"]);
-    assert_contains(&restart.stderr, "mig-mps up restores it");
+    assert_contains(&restart.stderr, "run `mig-mps up` to restore it");
     let healed = sim.run(&["heal"]).ended(0);
     assert_contains(&healed.stderr, remedy);
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;
@@ -218,8 +217,7 @@ fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
         assert_eq!(device["state"], "no device", "{device:#}");
         let what = problem(&status, name);
         let wanted = format!(
-            "its device was made again, with another UUID: `mig-mps up` restores it, \
-             `mig-mps down {name}` removes what is left"
+            "its device was created again, with another UUID: run `mig-mps up` to restore it, or `mig-mps down {name}` to remove what is left"
         );
         assert_eq!(what, wanted);
     }
@@ -280,10 +278,9 @@ fn a_record_of_a_gpu_that_is_not_there_is_no_mistake_of_the_profile() {
     fs::write(&path, record.to_string()).unwrap();
     for words in [&["--yes"][..], &["--yes", "--force"], &["--dry-run"]] {
         let refused = sim.up(MIXED, words).ended(4).stderr;
-        let said =
-            format!("error: \"1\" is the name of {uuid}, which is recorded as a device of {gpu}:");
+        let said = format!("error: the name \"1\" is already used by device {uuid} on {gpu}, ");
         assert!(refused.starts_with(&said), "{refused}{said}");
-        assert_contains(&refused, "hint: mig-mps down 1 stops its daemon");
+        assert_contains(&refused, "hint: run `mig-mps down 1` to stop its daemon");
     }
     sim.run(&["down", "1", "--yes"]).ended(0);
     sim.up(MIXED, &["--yes"]).ended(0);

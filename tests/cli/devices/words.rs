@@ -44,18 +44,15 @@ fn prefixes_and_globs_mean_devices() {
     for (word, said) in [
         (
             "trainer",
-            "error: \"trainer\" can mean trainer-0 or trainer-1\n\
-             hint: name one device; a command that takes several also takes 'trainer*'\n",
+            "error: \"trainer\" is ambiguous: trainer-0 or trainer-1\nhint: choose one device; commands that accept several also accept 'trainer*'\n",
         ),
         (
             "MIG-",
-            "error: \"MIG-\" can mean small-0-0, small-0-1, trainer-0, small-1-0, small-1-1 or trainer-1\n\
-             hint: name one device; a command that takes several also takes 'MIG-*'\n",
+            "error: \"MIG-\" is ambiguous: small-0-0, small-0-1, trainer-0, small-1-0, small-1-1 or trainer-1\nhint: choose one device; commands that accept several also accept 'MIG-*'\n",
         ),
         (
             "big*",
-            "error: no device is called \"big*\"\n\
-             hint: the devices are small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, trainer-1\n",
+            "error: no device has the name \"big*\"\nhint: choose one of the devices: small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, trainer-1\n",
         ),
     ] {
         assert_eq!(sim.run(&["status", word]).ended(2).stderr, said, "{word}");
@@ -75,7 +72,7 @@ fn prefixes_and_globs_mean_devices() {
     let ran = sim.run(&["down", "--gpu", "5"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: there is no GPU 5\nhint: the GPUs are 0-1\n"
+        "error: there is no GPU 5\nhint: choose one of the GPUs 0-1\n"
     );
     sim.run(&["restart"]).ended(2);
     let ran = sim.run(&["restart", "--gpu", "0", "--yes"]).ended(0);
@@ -148,13 +145,12 @@ fn logs_of_several_devices_come_one_after_the_other() {
     let ran = sim.run(&["logs", "trainer-*", "--follow"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: --follow follows one device, not trainer-0, trainer-1\n\
-         hint: name one device; several need a terminal each\n"
+        "error: --follow accepts one device, not trainer-0, trainer-1\nhint: use --follow with one device in each terminal\n"
     );
     let ran = sim.run(&["logs", "--gpu", "5"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: there is no GPU 5\nhint: the GPUs are 0-1\n"
+        "error: there is no GPU 5\nhint: choose one of the GPUs 0-1\n"
     );
     sim.run(&["logs"]).ended(2);
 }
@@ -266,18 +262,18 @@ fn words_of_other_programs_mean_devices_where_they_mean_one() {
     for word in ["GPU 1", &second, "1:0"] {
         insta::allow_duplicates! {
             insta::assert_snapshot!(said(word).replace(&format!("{word:?}"), "\"WORD\""), @r#"
-            error: "WORD" can mean 1.0, 1.1 or big
-            hint: name one device, or all of GPU 1 with --gpu 1 where several can be given
+            error: "WORD" is ambiguous: 1.0, 1.1 or big
+            hint: choose one device, or all of GPU 1 with --gpu 1 in commands that accept several
             "#);
         }
     }
     assert_eq!(
         said("1g.10gb"),
-        "error: \"1g.10gb\" can mean 1.0 or 1.1\nhint: name one device\n"
+        "error: \"1g.10gb\" is ambiguous: 1.0 or 1.1\nhint: choose one device\n"
     );
     assert_eq!(
         said("GPU 7"),
-        "error: there is no GPU 7\nhint: the GPUs are 0-1\n"
+        "error: there is no GPU 7\nhint: choose one of the GPUs 0-1\n"
     );
     for word in ["1", &second, "GPU 1", "nvidia.com/gpu=1"] {
         assert_eq!(
@@ -289,7 +285,7 @@ fn words_of_other_programs_mean_devices_where_they_mean_one() {
     let ran = sim.run(&["status", "--gpu", "first"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: no GPU is called \"first\"\nhint: the GPUs are 0-1\n"
+        "error: no GPU has the name \"first\"\nhint: choose one of the GPUs 0-1\n"
     );
     // A client of an older CUDA has this word in its environment.
     let old = format!("CUDA_VISIBLE_DEVICES=MIG-{second}/{instance}/{compute}");
@@ -323,7 +319,7 @@ fn settings_have_the_words_of_nvidias_programs() {
     let ran = sim.up(profile, &[]).ended(2);
     assert_contains(
         &ran.stderr,
-        "pinned_device_mem_limit is called pinned-memory-limit here",
+        "write pinned-memory-limit instead of pinned_device_mem_limit",
     );
 }
 
@@ -338,13 +334,16 @@ fn a_device_file_means_its_gpu_where_the_driver_is_asked() {
             let said = sim.run(command).stderr;
             let error = format!("error: only the driver can tell which GPU \"{word}\" is\n");
             assert_contains(&said, &error);
-            assert_contains(&said, "hint: name the device as mig-mps status lists it\n");
+            assert_contains(
+                &said,
+                "hint: write the name of the device as in `mig-mps status`\n",
+            );
         }
     }
     let said = sim.run(&["status", "/dev/nvidia7"]).ended(2).stderr;
     assert_eq!(
         said,
-        "error: no GPU is called \"/dev/nvidia7\"\nhint: the GPUs are 0-1\n"
+        "error: no GPU has the name \"/dev/nvidia7\"\nhint: choose one of the GPUs 0-1\n"
     );
 }
 
@@ -381,7 +380,7 @@ fn capability_files_and_words_of_slurm_mean_devices() {
                 assert_eq!(shown(&sim, &[&word]), [name], "{word}");
             } else {
                 let said = sim.run(&["status", &word]).ended(2).stderr;
-                let error = format!("error: \"{word}\" can mean 1.0.c0 or 1.0.c1\n");
+                let error = format!("error: \"{word}\" is ambiguous: 1.0.c0 or 1.0.c1\n");
                 assert_contains(&said, &error);
             }
         }
@@ -404,7 +403,10 @@ fn capability_files_and_words_of_slurm_mean_devices() {
         "1:3",
     ] {
         let said = sim.run(&["status", word]).ended(2).stderr;
-        assert_contains(&said, &format!("error: no device is called \"{word}\"\n"));
+        assert_contains(
+            &said,
+            &format!("error: no device has the name \"{word}\"\n"),
+        );
     }
 }
 
@@ -413,12 +415,18 @@ fn capability_files_and_words_of_slurm_mean_devices() {
 fn a_pattern_is_offered_only_where_it_matches() {
     let sim = Sim::served("a100-80gb", 2, NAMED);
     let said = sim.run(&["status", "trainer"]).ended(2).stderr;
-    assert_contains(&said, "takes several also takes 'trainer*'\n");
+    assert_contains(
+        &said,
+        "commands that accept several also accept 'trainer*'\n",
+    );
     for word in ["mig-1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
         let said = sim.run(&["status", word]).ended(2).stderr;
-        assert_contains(&said, "\nhint: name one device\n");
+        assert_contains(&said, "\nhint: choose one device\n");
     }
     // A command that takes one device takes no pattern.
     let said = sim.run(&["env", "trainer"]).ended(2).stderr;
-    assert_contains(&said, "\nhint: name one device; mig-mps run --any takes");
+    assert_contains(
+        &said,
+        "\nhint: choose one device; `mig-mps run --any` selects",
+    );
 }

@@ -52,10 +52,11 @@ fn a_daemon_without_its_pipe_directory() {
     let sim = healthy();
     fs::remove_dir_all(sim.pipe("0.2")).unwrap();
     let report = doctor(&sim, &[]);
-    let command =
-        report
-            .check("daemon-orphan")
-            .is("fail", Some("0.2"), "its pipe directory is gone");
+    let command = report.check("daemon-orphan").is(
+        "fail",
+        Some("0.2"),
+        "its pipe directory no longer exists",
+    );
     assert_eq!(command, "mig-mps restart 0.2 --force");
     is_in_status(&sim, "problems", "daemon-orphan", Some("0.2"));
 }
@@ -163,9 +164,11 @@ fn settings_that_somebody_changed() {
         "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n",
     );
     let report = doctor(&sim, &[]);
-    report
-        .check("settings-changed")
-        .is("fail", Some("0"), "is 1G: somebody has changed it");
+    report.check("settings-changed").is(
+        "fail",
+        Some("0"),
+        "but mig-mps set it to 2G; it was changed from outside mig-mps",
+    );
     is_in_status(&sim, "problems", "settings-changed", Some("0"));
     drop(client);
 }
@@ -270,7 +273,10 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
     let mut problems = status["problems"].as_array().unwrap().iter();
     let shown = problems.find(|one| one["id"] == "sees-all-gpus").unwrap();
     let what = shown["what"].as_str().unwrap();
-    assert!(what.ends_with(&format!("; `{wanted}` ends it")), "{what}");
+    assert!(
+        what.ends_with(&format!("; run `{wanted}` to end it")),
+        "{what}"
+    );
     report
         .check("unmanaged-daemons")
         .is("ok", None, "nvidia-cuda-mps-control");
@@ -333,15 +339,16 @@ fn a_device_that_is_gone() {
         })
         .unwrap();
     let report = doctor(&sim, &[]);
-    let command = report
-        .check("device-gone")
-        .is("fail", Some("0.2"), "its device is gone");
+    let command =
+        report
+            .check("device-gone")
+            .is("fail", Some("0.2"), "its device no longer exists");
     assert_eq!(command, "mig-mps up");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
     let command = report.check("instances-missing").is(
         "warn",
         None,
-        "GPU 0: GPU instances that mig-mps made are gone: slices",
+        "GPU 0: GPU instances that mig-mps created no longer exist: slices",
     );
     assert_eq!(command, "mig-mps up");
 }
@@ -386,7 +393,7 @@ fn a_memory_limit_that_lets_no_program_start() {
     fs::write(&record, text.replace("516M", "400M")).unwrap();
     doctor(&sim, &[])
         .check("memory-limit")
-        .is("fail", Some("0"), "no program starts");
+        .is("fail", Some("0"), "too small for any program");
 }
 
 #[test]
@@ -465,7 +472,7 @@ fn zombies_are_counted() {
     let program = sim.node.dir().join("nvidia-cuda-mps-server");
     copy_program("/bin/true", &program);
     let mut child = Command::new(&program).spawn().unwrap();
-    wait_until("it has ended", || !is_alive(child.id()));
+    wait_until("it has exited", || !is_alive(child.id()));
     sim.node.node().show_process(child.id());
     // The simulated /proc enters live processes alone.
     let entry = sim.machine(&format!("proc/{}", child.id()));
@@ -475,7 +482,7 @@ fn zombies_are_counted() {
     // It is a matter of the program that started it, which is no daemon and no init process.
     let (parent, child_id) = (std::process::id(), child.id());
     let seen =
-        format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+        format!("an MPS program has exited, and pid {parent} does not reap it: pid {child_id}");
     doctor(&sim, &[]).check("zombies").is("ok", None, &seen);
     // An init process that does not reap, and a daemon that does not.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
@@ -483,7 +490,7 @@ fn zombies_are_counted() {
         let stat = format!("{child_id} (nvidia-cuda-mps) Z {parent} 0 0 0");
         sim.fake_proc(child_id, "stat", &stat);
         let seen =
-            format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+            format!("an MPS program has exited, and pid {parent} does not reap it: pid {child_id}");
         let command = doctor(&sim, &[]).check("zombies").is("warn", None, &seen);
         assert_eq!(
             command,
@@ -532,7 +539,7 @@ fn a_plain_user_sees_less_and_is_not_misled() {
     let report = Report::after_any(&mut doctor);
     report
         .check("outside-mps")
-        .is("unknown", Some("0"), "to root alone");
+        .is("unknown", Some("0"), "only to root");
 }
 
 #[test]

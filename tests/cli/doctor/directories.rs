@@ -34,7 +34,7 @@ fn a_run_directory_that_cannot_be_made() {
         .is("fail", None, "XDG_RUNTIME_DIR is not set");
     report
         .check("log-directory")
-        .is("unknown", None, "there is none");
+        .is("unknown", None, "which does not exist");
 }
 
 #[test]
@@ -155,9 +155,10 @@ fn links_by_name() {
         .is("fail", Some("0.2"), "does not lead to MIG-");
     assert!(!doctor(&sim, &["0.0"]).ills().contains("by-name"));
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
-    let command = doctor(&sim, &[])
-        .check("by-name")
-        .is("warn", None, "by-name/old leads nowhere");
+    let command =
+        doctor(&sim, &[])
+            .check("by-name")
+            .is("warn", None, "by-name/old is a broken link");
     assert_eq!(command, format!("rm {}", links.join("old").display()));
 }
 
@@ -173,7 +174,7 @@ fn a_directory_without_a_record() {
             .check("leftover-directories")
             .is(severity, None, seen)
     };
-    let command = is("warn", "MIG-gone: it holds nothing but directories");
+    let command = is("warn", "MIG-gone: it contains only directories");
     assert_eq!(command, format!("rm -r {shown}"));
     File::create(gone.join("pipe/control")).unwrap();
     let command = is("warn", "MIG-gone has no record");

@@ -70,7 +70,7 @@ fn the_driver_of_a_container_is_named() {
         ("MIG_MPS_CONTROL", "mps-programs"),
     ] {
         let report = with(&sim, variable, "/no/such-file");
-        let advice = "the driver is in a container, in /run/nvidia/driver: install it on the host";
+        let advice = "install the driver on the host";
         report.check(id).is("fail", None, advice);
     }
 }
@@ -112,10 +112,10 @@ fn programs_that_are_missing_or_of_another_version() {
     let report = with(&sim, "MIG_MPS_CONTROL", "/no/nvidia-cuda-mps-control");
     report
         .check("mps-programs")
-        .is("fail", None, "where there is no program");
+        .is("fail", None, "but no program is there");
     report
         .check("mps-versions")
-        .is("unknown", None, "the programs are not there");
+        .is("unknown", None, "the programs do not exist");
     let control =
         sim.control_script("echo 'CUDA MPS Control for Linux/Unix/QNX. Binary version: 12040'");
     let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());

@@ -11,14 +11,14 @@ fn ids_and_errors_are_explained_without_a_node() {
     assert_snapshot!(explained("device-hung"), @"
     device-hung
       meaning the daemon of a device waits for a client that died, or can accept no connection
-      why     every new client waits in cuInit for ever
+      why     every new client waits in cuInit forever
       remedy  `mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)
     ");
     assert_snapshot!(explained("805"), @"
     805
       meaning CUDA error 805 (CUDA_ERROR_MPS_CONNECTION_FAILED): no connection to the daemon or server
-      why     the daemon has ended and left its socket, is ending, or may not be reached from this container; the user is another one than the server's; or the client may open too few files (10)
-      remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`; of `run --private`, whose daemon ends with its programs, start the program again
+      why     the daemon has exited and left its socket, is exiting, or cannot be reached from this container; another user owns the server; or the client may open too few files (10)
+      remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`; with `run --private`, whose daemon exits with its programs, start the program again
     ");
     for name in [
         "CUDA_ERROR_MPS_CONNECTION_FAILED",
@@ -60,9 +60,9 @@ fn ids_and_errors_are_explained_without_a_node() {
     assert_eq!(before.stdout, explained("805"));
     let unknown = without_gpu(&["explain", "deamon-dead"], "").ended(2).stderr;
     assert_snapshot!(unknown, @r#"
-    error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
-    hint: mig-mps help checks lists all
-    hint: mig-mps help deamon-dead searches the manual
+    error: no check or error has the name "deamon-dead" (did you mean "daemon-dead"?)
+    hint: run `mig-mps help checks` to list all checks and errors
+    hint: run `mig-mps help deamon-dead` to search the manual
     "#);
     without_gpu(&["doctor", "--explain", "805", "--json"], "").ended(2);
 }
@@ -131,6 +131,6 @@ fn a_word_of_any_length_is_answered() {
     assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
     assert!(
         ran.stderr
-            .starts_with("error: no check or error is called \"xxx")
+            .starts_with("error: no check or error has the name \"xxx")
     );
 }

@@ -31,9 +31,11 @@ fn a_gpu_before_volta_or_one_that_does_not_tell() {
     assert_eq!(doctor(&sim, &["0"]).ills().len(), 0);
     let call = "nvmlDeviceGetCudaComputeCapability";
     sim.node.fault(call).every().fails(999).unwrap();
-    doctor(&sim, &[])
-        .check("architecture")
-        .is("unknown", None, "GPU 0 does not tell");
+    doctor(&sim, &[]).check("architecture").is(
+        "unknown",
+        None,
+        "GPU 0 does not report its compute capability",
+    );
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
     let holder = sim.node.holder(&[0]);
     doctor(&sim, &[])
         .check("gpu-held")
-        .is("ok", None, "GPU 0: held open by pid ");
+        .is("ok", None, "GPU 0: kept open by pid ");
     set(&sim, |state| state.gpus[0].mig.pending = true);
     let report = doctor(&sim, &[]);
     let command =
@@ -82,7 +84,7 @@ fn hidden_processes_may_be_in_the_way_of_a_mig_mode() {
     let command = report.check("gpu-held").is(
         "unknown",
         None,
-        "processes are hidden, and each may hold it",
+        "processes are hidden, and each may keep it open",
     );
     assert!(command.starts_with("sudo "), "{command}");
 }
@@ -126,13 +128,13 @@ fn compute_modes_that_keep_programs_off() {
     let command = report
         .check("compute-mode")
         .is("fail", None, "GPU 0: prohibited");
-    assert_eq!(command, as_typed("sudo nvidia-smi -i 0 -c DEFAULT"));
+    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 0 -c DEFAULT`"));
     let command = doctor(&sim, &["1"]).check("compute-mode").is(
         "warn",
         None,
-        "GPU 1: exclusive-process, and not by a profile",
+        "GPU 1: exclusive-process, but not by a profile",
     );
-    assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
+    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 1 -c DEFAULT`"));
     // By a profile it is in order, and its loss is what `status` reports.
     needs_root!();
     let sim = Sim::whole("compute-mode = \"exclusive-process\"");
@@ -173,7 +175,7 @@ fn an_idle_gpu_that_nothing_keeps_initialised() {
     sim.up(&whole(""), &[]).ended(0);
     doctor(&sim, &[])
         .check("persistence")
-        .is("ok", None, "by those who have it open");
+        .is("ok", None, "by the processes that have it open");
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn a_gpu_in_mig_mode_without_a_device() {
     assert_eq!(remark["id"], "no-mig-devices");
     assert_eq!(
         remark["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes MIG devices"
+        "GPU 0: MIG is on and there is no MIG device; run `mig-mps up PROFILE` to create MIG devices"
     );
 }
 
@@ -219,7 +221,7 @@ fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
     let sim = Sim::served("a100-80gb", 2, none);
     assert_eq!(
         sim.status()["remarks"][0]["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up` with a profile that partitions GPU 0 makes MIG devices"
+        "GPU 0: MIG is on and there is no MIG device; run `mig-mps up` with a profile that partitions GPU 0 to create MIG devices"
     );
     // Another GPU is in no block of the profile.
     set(&sim, |state| {
@@ -228,10 +230,9 @@ fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
     });
     let sim_says = &sim.status()["remarks"][0]["what"];
     assert!(
-        sim_says
-            .as_str()
-            .unwrap()
-            .ends_with("`mig-mps up` with a profile that partitions GPUs 0-1 makes MIG devices"),
+        sim_says.as_str().unwrap().ends_with(
+            "run `mig-mps up` with a profile that partitions GPUs 0-1 to create MIG devices"
+        ),
         "{sim_says}"
     );
 }
@@ -251,7 +252,7 @@ fn instances_of_another_tool() {
     report.check("foreign-instances").is(
         "warn",
         None,
-        "GPU 0: another tool made the instances at slice 5",
+        "GPU 0: another tool created the instances at slice 5",
     );
     assert_eq!(doctor(&sim, &["1.0"]).ills().len(), 0);
 }
@@ -283,7 +284,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     doctor(&sim, &[]).check("foreign-instances").is(
         "warn",
         None,
-        "GPU 0: another tool made the instances at slice 5",
+        "GPU 0: another tool created the instances at slice 5",
     );
     set(&sim, |state| {
         state.gpus[0].instances[0].compute.clear();
@@ -292,7 +293,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     doctor(&sim, &[]).check("instances-missing").is(
         "warn",
         None,
-        "GPU 0: compute instances that mig-mps made are gone: slice 5",
+        "GPU 0: compute instances that mig-mps created no longer exist: slice 5",
     );
 }
 
@@ -308,7 +309,7 @@ fn instances_that_the_driver_hides_are_unknown() {
     let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     super::Report(report)
         .check("instance-without-device")
-        .is("unknown", None, "to root alone");
+        .is("unknown", None, "only to root");
 }
 
 #[test]

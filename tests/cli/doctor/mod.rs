@@ -111,7 +111,7 @@ fn every_check_of_a_healthy_node_is_ok() {
         if !in_a_unit() {
             let checks = report.0["checks"].as_array().unwrap().len();
             let said = format!(
-                "{checks} checks: all ok\nmig-mps verify shows whether programs become clients.\n"
+                "{checks} checks: all ok\nRun `mig-mps verify` to check whether programs become clients.\n"
             );
             assert_eq!(ran.stdout, said);
         }

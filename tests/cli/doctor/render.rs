@@ -30,7 +30,7 @@ fn problems_come_with_reason_and_command() {
       unknown 0.0: its settings were not read back [settings-changed]
 
     89 checks: 1 fail, 1 warn, 1 unknown, 86 ok
-    mig-mps verify shows whether programs become clients.
+    Run `mig-mps verify` to check whether programs become clients.
     ");
     assert_eq!(ran.stderr, "");
     let verbose = sim.run(&["doctor", "--all"]).ended(3).stdout;

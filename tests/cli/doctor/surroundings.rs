@@ -88,7 +88,7 @@ fn memory_of_servers_that_have_ended() {
     let command = doctor(&sim, &[]).check("leftover-shared-memory").is(
         "warn",
         None,
-        "is of a server that has ended",
+        "belongs to a server that has exited",
     );
     assert_eq!(command, as_typed("sudo rm /dev/shm/mps.shm.0.4194304"));
 }

@@ -322,13 +322,17 @@ fn an_error_is_an_object() {
         assert_contains(&ran.stderr, first);
         document
     };
-    failed(&["status", "x", "--json"], 2, "no device is called \"x\"");
-    failed(&["list", "x", "--json"], 2, "no device is called \"x\"");
-    failed(&["logs", "x", "--json"], 2, "no device is called \"x\"");
+    failed(
+        &["status", "x", "--json"],
+        2,
+        "no device has the name \"x\"",
+    );
+    failed(&["list", "x", "--json"], 2, "no device has the name \"x\"");
+    failed(&["logs", "x", "--json"], 2, "no device has the name \"x\"");
     failed(&["plan", "no.toml", "--json"], 2, "no.toml");
     failed(&["up", too_large, "--json"], 5, "");
     failed(&["set", "x", "max-clients=2", "--json"], 2, "no device");
-    failed(&["restart", "--json"], 2, "no device is named");
+    failed(&["restart", "--json"], 2, "no device is selected");
     failed(&["kill", "0.0", "1", "--json"], 2, "");
     let refused = failed(&["down", "0.0", "--json"], 4, "");
     assert_eq!(refused["error"]["hints"].as_array().unwrap().len(), 1);

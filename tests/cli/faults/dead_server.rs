@@ -31,7 +31,7 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
     let plan = sim.run(&["plan", &profile, "--exit-code"]).ended(3);
     assert_snapshot!(plan.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
-      + start the server of 1 daemon (it has ended): 0
+      + start the server of 1 daemon (it has exited): 0
 
     Plan: start 1 server.
     Apply with: mig-mps up profile.toml
@@ -39,7 +39,7 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
     let plan = sim.run(&["plan", &profile, "--json"]).json();
     assert_eq!(
         plan["gpus"][0]["steps"],
-        json!([{ "action": "start-server", "device": "0", "because": "it has ended" }])
+        json!([{ "action": "start-server", "device": "0", "because": "it has exited" }])
     );
     // Nobody is disturbed, and nobody is asked.
     sim.up(EAGER, &[]).ended(0);

@@ -209,7 +209,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     error: profile.toml:4:17: "all" is not possible here: driver 550.163.01 has no multi-user server
       |
     4 | mps = { serve = "all" }
-      |                 ^^^^^ it needs driver 555 or newer; "one-at-a-time" and "user:NAME" work with any
+      |                 ^^^^^ use "one-at-a-time" or "user:NAME", or install driver 555 or newer
     "#);
     for serve in ["all", "group:root"] {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
@@ -242,9 +242,9 @@ fn with_driver(gpu: &str, version: &str) -> Sim {
     sim
 }
 
-const TOO_OLD: &str = "\
-error: driver VERSION is too old: mig-mps changes a node with driver 535 or newer
-hint: install a newer driver; mig-mps list, status and down work with this one
+const TOO_OLD: &str =
+    "error: driver VERSION is too old: mig-mps changes a node with driver 535 or newer
+hint: install a newer driver; only `mig-mps list`, `status` and `down` work with this one
 ";
 
 /// Older drivers lack commands, or were never tried.
@@ -325,7 +325,7 @@ fn a_call_that_an_older_driver_lacks_is_named() {
     let list = run(&["list"]).ended(1);
     assert_eq!(
         plain(&list.stderr),
-        format!("error: {lacks}\nhint: mig-mps needs driver 535 or newer\n")
+        format!("error: {lacks}\nhint: install driver 535 or newer\n")
     );
     let status = run(&["status"]);
     assert_contains(
@@ -350,15 +350,14 @@ fn drivers_from_535_on_are_taken_without_a_word() {
 #[test]
 fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewhere() {
     let small = whole("pinned-memory-limit = \"400M\"");
-    let warning = "A pinned-memory-limit of 400M may be too small for any program: on a whole NVIDIA H200 with driver \
-                   580 a context took 516 MiB of it.\n";
+    let warning = "warning: pinned-memory-limit 400M may be too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB\n";
     let sim = Sim::with("h200", 1);
     let refused = sim.up(&small, &[]).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"
-    error: profile.toml:2:10: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
+    error: profile.toml:2:10: pinned-memory-limit 400M is too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB
       |
     2 | select = { all = true }
-      |          ^^^^^^^^^^^^^^ give it more, or "none"
+      |          ^^^^^^^^^^^^^^ raise the limit, or set it to "none"
     "#);
     assert_eq!(sim.run_dir(), [""; 0]);
     let path = sim.profile(&small).display().to_string();
@@ -370,12 +369,12 @@ fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewher
         .up(&whole("pinned-memory-limit = \"516M\""), &[])
         .ended(0)
         .stderr;
-    assert_contains(&least, "A pinned-memory-limit of 516M may be");
+    assert_contains(&least, "pinned-memory-limit 516M may be");
     let set = ["set", "0", "pinned-memory-limit=400M"];
     let refused = sim.run(&set).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"
-    error: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
-    hint: give it more, or "none"
+    error: pinned-memory-limit 400M is too small for any program: on a whole NVIDIA H200 with driver 580, a CUDA context uses 516 MiB
+    hint: raise the limit, or set it to "none"
     "#);
     let enough = sim.run(&["set", "0", "pinned-memory-limit=517M"]).ended(0);
     assert!(

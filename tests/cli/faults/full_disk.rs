@@ -80,7 +80,10 @@ fn down_ends_everything_without_room_for_a_journal() {
             ran.stdout, "up 0\nrestart 1\ndown 0\n./lock\n./node.json\n",
             "{said}"
         );
-        assert!(ran.stderr.contains("nothing was changed: "), "{said}");
+        assert!(
+            ran.stderr.contains("nothing was changed\n  cause: "),
+            "{said}"
+        );
         assert!(ran.stderr.contains("No space left on device"), "{said}");
         assert_eq!(sim.happened("daemon end"), 2, "{said}");
     }
@@ -119,7 +122,7 @@ fn a_change_is_undone_on_a_disk_that_fills_meanwhile() {
     // NVIDIA's programs only say that they cannot use the directory.
     let why = ["No space left on device", "did not start"];
     assert!(why.iter().any(|why| ran.stderr.contains(why)), "{said}");
-    let stands = |line: &&str| line.starts_with("still there: ") && line.contains("daemon of");
+    let stands = |line: &&str| line.starts_with("not undone: ") && line.contains("daemon of");
     assert_eq!(ran.stderr.lines().find(stands), None, "{said}");
     assert!(!ran.stdout.contains("device.json"), "{said}");
     assert_eq!(

@@ -20,7 +20,7 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     let what = problem["what"].as_str().unwrap();
     assert!(
         what.starts_with(
-            "a GPU fault: it serves again when all its clients have ended; `mig-mps kill 0.2 "
+            "a GPU fault: it accepts programs again when all its clients have exited; run `mig-mps kill 0.2 "
         ),
         "{what}"
     );

@@ -24,7 +24,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
     assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
     let ran = sim.run(&["heal"]).ended(0);
     let daemon = format!("daemon {} serves", sim.device("0")["daemon_pid"]);
-    assert_snapshot!(ran.stdout.replace(&daemon, "daemon PID serves"), @"0: its daemon has died; active-thread-percentage as set by hand: healed, daemon PID serves it (1 of 5 times within an hour)");
+    assert_snapshot!(ran.stdout.replace(&daemon, "daemon PID serves"), @"0: its daemon has died; active-thread-percentage as set by hand: restarted, daemon PID serves it (1 of 5 times within an hour)");
     assert_eq!(ran.stderr, "1 daemon started\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert_eq!(
@@ -47,7 +47,7 @@ fn a_hung_device_is_cured_once_no_client_works_there() {
     let ran = sim.run(&["heal"]).ended(0);
     assert!(
         ran.stdout
-            .starts_with("0: it hangs: every new client waits"),
+            .starts_with("0: it is hung, so new clients would wait"),
         "{ran:?}"
     );
     sim.client("0").finish();
@@ -84,7 +84,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
     sim.kill_daemon("0");
     let ran = sim.run(&["heal"]).ended(3);
     assert_eq!(ran.stdout, "");
-    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again [device-failing]");
+    assert_snapshot!(ran.stderr.trim_end(), @"warning: device 0: `heal` has started it 5 times within an hour, and it is dead again: run `mig-mps logs 0` to find the cause, then `mig-mps restart 0` to start it again [device-failing]");
     assert_eq!(in_state(&sim.status(), "failing"), ["0"]);
     sim.run(&["heal", "--dry-run"]).ended(3);
     sim.run(&["restart", "0"]).ended(0);
@@ -223,9 +223,9 @@ fn an_idle_server_is_ended_also_where_no_daemon_is_started() {
     let server = &device["servers"][0]["pid"];
     assert!(is_alive(server));
     let ran = sim.run(&["heal"]).ended(0);
-    let ended = format!("0: server {server} outlived its daemon: ended\n");
+    let ended = format!("0: server {server} outlived its daemon and was ended\n");
     assert!(ran.stdout.starts_with(&ended), "{}", ran.stdout);
-    assert_contains(&ran.stdout, "1: its daemon has died: healed");
+    assert_contains(&ran.stdout, "1: its daemon has died: restarted");
     assert_eq!(ran.stderr, "1 daemon started, 1 server ended\n");
     assert!(!is_alive(server));
 }
@@ -236,7 +236,7 @@ fn programs_outside_mps_are_reported() {
     let sim = Sim::small();
     let outside = sim.outside("0.0");
     let named = |ran: &Ran| {
-        let pid = format!("0.0: pid {} (", outside.pid());
+        let pid = format!("warning: device 0.0: pid {} (", outside.pid());
         let mut lines = ran.stderr.lines();
         lines.any(|line| line.starts_with(&pid) && line.contains(" computes outside MPS: "))
     };
@@ -244,7 +244,7 @@ fn programs_outside_mps_are_reported() {
     assert!(named(&ran), "{}", ran.stderr);
     sim.kill_daemon("0.0");
     let ran = sim.run(&["heal"]).ended(0);
-    assert_contains(&ran.stdout, "0.0: its daemon has died: healed");
+    assert_contains(&ran.stdout, "0.0: its daemon has died: restarted");
     assert!(named(&ran), "{}", ran.stderr);
 }
 
@@ -257,10 +257,12 @@ fn what_is_not_healed_is_said_with_its_remedy() {
     std::fs::remove_dir_all(sim.pipe("0.2")).unwrap();
     let ran = sim.run(&["heal"]).ended(0);
     for line in [
-        format!("Not healed: 0.0: its daemon (pid {pid}) is stopped (SIGSTOP)"),
-        format!("`kill -CONT {pid}` resumes it, `mig-mps restart 0.0 --force` replaces it"),
-        "Not healed: 0.2: its daemon (pid ".to_owned(),
-        "`mig-mps restart 0.2 --force` starts another".to_owned(),
+        format!("not healed: 0.0: its daemon (pid {pid}) is stopped (SIGSTOP)"),
+        format!(
+            "run `kill -CONT {pid}` to resume it, or `mig-mps restart 0.0 --force` to replace it"
+        ),
+        "not healed: 0.2: its daemon (pid ".to_owned(),
+        "run `mig-mps restart 0.2 --force` to start another daemon".to_owned(),
     ] {
         assert_contains(&ran.stderr, &line);
     }

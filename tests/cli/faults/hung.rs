@@ -30,8 +30,11 @@ fn a_hung_device_is_never_called_ready() {
     let status: Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
     let problem = status["problems"][0]["what"].as_str().unwrap();
-    assert!(problem.starts_with("it hangs: "), "{problem}");
-    assert_contains(problem, "it has no clients; `mig-mps restart 0` ends that");
+    assert!(problem.starts_with("it is hung: "), "{problem}");
+    assert_contains(
+        problem,
+        "it has no clients; run `mig-mps restart 0` to start a new daemon",
+    );
 }
 
 #[test]
@@ -186,8 +189,8 @@ fn the_plan_of_a_cure_says_what_it_is() {
     let ran = sim.run(&["restart", "0", "--dry-run"]).ended(0);
     assert_snapshot!(plain(&ran.stdout), @"
     GPU 0  NVIDIA H200  GPU-…
-      - end the hung server of 1 daemon (it hangs: every new client waits for ever): 0
-      + start the server of 1 daemon (it hangs: every new client waits for ever): 0
+      - end the hung server of 1 daemon (it is hung, so new clients would wait forever): 0
+      + start the server of 1 daemon (it is hung, so new clients would wait forever): 0
 
     Plan: restart 1 server.
     ");
@@ -214,7 +217,7 @@ fn too_few_files_are_refused() {
     let up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
     let mut limited = under(&["prlimit", "--nofile=40:40"], &up);
     let ran = Ran::of(limited.uid(NOBODY).gid(NOBODY)).ended(1);
-    assert_contains(&ran.stderr, "may have 40 files open, and needs 64");
+    assert_contains(&ran.stderr, "may have only 40 files open, but needs 64");
 }
 
 /// A node whose daemon may open no more files: it logs its attempts to let a program join without pause.
@@ -239,8 +242,7 @@ fn a_daemon_that_accepts_nobody_is_named_by_one_status() {
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert_eq!(
         problem,
-        "it hangs: its daemon has used up its limit of open files and accepts no connection, and every new client \
-         waits for ever; it has no clients; `mig-mps restart 0` ends that"
+        "it is hung: its daemon has used up its limit of open files and accepts no connection, so every new client waits forever; it has no clients; run `mig-mps restart 0` to start a new daemon"
     );
     assert_eq!(status["problems"][0]["id"], "device-hung");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);

@@ -96,7 +96,7 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
     ~  Server failed to recevie command with status 806, assuming …
-        harmless: a client has ended
+        harmless: a client has exited
     !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
     !! Server is handling a fatal GPU error.
@@ -260,20 +260,20 @@ fn a_device_is_found_by_what_exists_of_it() {
     fs::remove_file(dir.join("device-name")).unwrap();
     let mut command = sim.command(&["logs", "0.0"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
-    assert_contains(&ran.stderr, "The driver does not say");
+    assert_contains(&ran.stderr, "the driver does not report");
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
     assert_snapshot!(plain(&unknown.stderr), @r#"
-    error: no device is called "nobody"
-    hint: the devices are 0.0, 0.2
+    error: no device has the name "nobody"
+    hint: choose one of the devices: 0.0, 0.2
     "#);
     let mut command = sim.command(&["logs", "nobody"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
     assert_contains(
         &plain(&ran.stderr),
-        "\nhint: the devices with logs are 0.2, MIG-…\n",
+        "\nhint: choose one of the devices with logs: 0.2, MIG-…\n",
     );
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
-    assert_contains(&ambiguous.stderr, "\"MIG-\" can mean 0.2 or MIG-");
+    assert_contains(&ambiguous.stderr, "\"MIG-\" is ambiguous: 0.2 or MIG-");
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn a_log_in_which_no_line_ends_is_not_said_to_be_empty() {
     let file = OpenOptions::new().write(true).open(&server).unwrap();
     file.set_len(300 << 20).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
-    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"older lines are left out: server.log has more than is read at once, and no whole line in that");
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"note: older lines are left out: server.log has more than is read at once, and no whole line in that");
 }
 
 /// A daemon's line, and one of the server's, in the middle of sessions.
@@ -532,10 +532,7 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
         fill(&control, &format!("round {round}"));
         let ran = sim.up(SMALL, &[]).ended(0);
         // Nothing was done that is worth a word.
-        assert_eq!(
-            ran.stderr,
-            "Nothing to do: the node is as the profile says.\n"
-        );
+        assert_eq!(ran.stderr, "Nothing to do: the node matches the profile.\n");
         assert!(size(&control) < 1 << 20);
         assert_eq!(older(round).exists(), round <= 3);
         let before = size(&control);
@@ -579,8 +576,8 @@ fn what_is_left_out_of_a_very_large_log_is_said() {
     }
     let ran = sim.up(SMALL, &[]).ended(0);
     assert_snapshot!(plain(&ran.stderr.replace(sim.node.log_dir().to_str().unwrap(), "LOGS")), @"
-    Nothing to do: the node is as the profile says.
-    LOGS/MIG-…/server.log held 81 MiB: only its last 32 MiB were kept, in server.log.1
+    Nothing to do: the node matches the profile.
+    note: LOGS/MIG-…/server.log had 81 MiB; only its last 32 MiB were kept, in server.log.1
     ");
     let kept = fs::read_to_string(dir.join("server.log.1")).unwrap();
     assert!(kept.starts_with("[2026"), "{}", &kept[..80]);
@@ -603,8 +600,8 @@ fn what_is_in_the_way_of_a_rotation_is_named() {
     let said = sim.up(SMALL, &[]).ended(0).stderr;
     assert!(size(&dir.join("server.log")) > 8 << 20);
     assert_snapshot!(plain(&said.replace(sim.node.log_dir().to_str().unwrap(), "LOGS")), @"
-    Nothing to do: the node is as the profile says.
-    a log could not be put aside: cannot rename LOGS/MIG-…/server.log.2 to LOGS/MIG-…/server.log.3: Is a directory
+    Nothing to do: the node matches the profile.
+    note: a log could not be moved: cannot rename LOGS/MIG-…/server.log.2 to LOGS/MIG-…/server.log.3: Is a directory
     ");
     fs::remove_dir_all(dir.join("server.log.3")).unwrap();
     sim.up(SMALL, &[]).ended(0);
@@ -622,7 +619,7 @@ fn nobody_waits_for_the_lock() {
     lock.lock().unwrap();
     assert_contains(&sim.run(&["logs", "0.0"]).ended(0).stdout, "large");
     let ran = sim.up(SMALL, &[]).ended(0);
-    assert_contains(&ran.stderr, "large logs could not be put aside");
+    assert_contains(&ran.stderr, "large logs could not be moved");
     assert!(size(&control) > 8 << 20);
     lock.unlock().unwrap();
     assert!(!sim.up(SMALL, &[]).ended(0).stderr.contains("put aside"));
@@ -676,9 +673,7 @@ fn the_logs_of_a_device_that_is_gone_are_found_by_its_name() {
     let unknown = sim.run(&["logs", "nope"]).ended(2);
     assert_eq!(
         unknown.stderr,
-        "error: no device is called \"nope\": this node has no devices\n\
-         hint: mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen\n\
-         hint: logs of 2 deleted devices are kept, too: 0.0, 0.2\n"
+        "error: no device has the name \"nope\"; this node has no devices\nhint: run `mig-mps up PROFILE` to create devices, or `mig-mps doctor` to find out why a device is not visible\nhint: run `mig-mps logs` with one of the deleted devices whose logs are kept: 0.0, 0.2\n"
     );
     sim.up(testkit::ONE_EACH, &["--yes"]).ended(0);
     let newest = dir_of(&sim, "0.0");

@@ -74,7 +74,8 @@ fn what_is_said_to_bring_such_a_device_back_does() {
         fs::remove_dir_all(&directory).unwrap();
         if words[0] == "up" {
             let refused = sim.up(SMALL, &["--yes"]).ended(4).stderr;
-            let hint = "hint: mig-mps up --force with the same profile starts another\n";
+            let hint =
+                "hint: run `mig-mps up --force` with the same profile to start another daemon\n";
             assert_contains(&refused, hint);
             sim.up(SMALL, &["--force", "--yes"]).ended(0);
             sim.client("0.2").finish();

@@ -59,7 +59,7 @@ fn up_changes_nothing_if_it_cannot_find_the_user() {
         let up = ["up", profile.to_str().unwrap(), "--yes"];
         let refused = ran_in_silence(&sim, &up).ended(1);
         let why = format!(
-            "error: cannot find out whether there is a {what} \"{name}\": the name service (LDAP, sssd) does not answer"
+            "error: cannot check whether the {what} \"{name}\" exists: the name service (LDAP, sssd) does not answer"
         );
         assert_contains(&refused.stderr, &why);
         assert_eq!(sim.device("0")["daemon"], before);
@@ -75,7 +75,7 @@ fn a_device_whose_user_cannot_be_found_is_left_out_and_drift_is_unknown() {
          [[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:alice\" }\n",
     );
     let profile = profile.to_str().unwrap();
-    let why = "cannot find out whether there is a user \"alice\": the name service";
+    let why = "cannot check whether the user \"alice\" exists: the name service";
     let up = ran_in_silence(&sim, &["up", profile, "--yes", "--keep-going"]).ended(1);
     assert_contains(&up.stderr, why);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

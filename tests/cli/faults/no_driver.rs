@@ -45,7 +45,7 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
     drop(client);
     let ran = without_driver(&sim, &["down"]).ended(0);
     assert_contains(&ran.stderr, "2 daemons stopped in ");
-    assert_contains(&ran.stderr, "Not seen: the GPUs");
+    assert_contains(&ran.stderr, "note: not seen: the GPUs");
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
 }
 
@@ -71,7 +71,7 @@ fn a_driver_that_hangs_hides_no_daemon() {
     let hidden = status["hidden"][0].as_str().unwrap();
     assert_contains(
         hidden,
-        "the driver does not answer: the driver: nvmlInit_v2 has not returned",
+        "the driver does not answer: nvmlInit_v2 did not return within",
     );
     assert!(
         in_state(&status, "ready").contains(&"0.0".to_owned()),
@@ -80,7 +80,7 @@ fn a_driver_that_hangs_hides_no_daemon() {
     let down = down.wait_with_output().unwrap();
     let said = String::from_utf8(down.stderr).unwrap();
     assert_contains(&said, "1 daemon stopped in ");
-    assert_contains(&said, "Not seen: the GPUs");
+    assert_contains(&said, "note: not seen: the GPUs");
     // `status` reads a node that has changed meanwhile once more, but waits for its driver no second time.
     assert_eq!(sim.happened("fault"), 2);
 }
@@ -93,7 +93,7 @@ fn after_a_reboot_with_mig_on_status_says_what_to_do() {
     let ran = sim.run(&["status"]).ended(0);
     assert_contains(
         &ran.stdout,
-        "GPUs 0-1: MIG is on and there is no MIG device; `mig-mps up` makes MIG devices",
+        "GPUs 0-1: MIG is on and there is no MIG device; run `mig-mps up` to create MIG devices",
     );
     assert!(!ran.stdout.contains("There is no device"), "{}", ran.stdout);
 }

@@ -1,8 +1,7 @@
 //! A kernel before Linux 5.3.
 
 use testkit::{Ran, SMALL, Sim, without_pidfd};
-const SAID: &str = "error: mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: Function not implemented\n\
-                    hint: uname -r shows the kernel's version; in a container, its filter of system calls may refuse the call\n";
+const SAID: &str = "error: mig-mps needs Linux 5.3 or newer: pidfd_open failed: Function not implemented\nhint: check the version of the kernel with `uname -r`; in a container, its filter of system calls may refuse the call\n";
 
 #[test]
 fn an_old_kernel_is_refused_before_anything_is_done() {

@@ -52,7 +52,7 @@ fn what_is_wrong_is_said_for_each_device() {
     assert_eq!(device["result"], "failed");
     assert_eq!(
         device["error"]["what"],
-        "1 accepts no programs: its daemon has died"
+        "device 1 accepts no programs: its daemon has died"
     );
 }
 
@@ -103,7 +103,7 @@ fn nobody_is_disturbed() {
     let ran = Ran::of(command.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(4);
     assert!(
         ran.stderr
-            .starts_with("not checked: 1 serves root now: pid "),
+            .starts_with("note: not checked: device 1 is in use by root: pid "),
         "{}",
         ran.stderr
     );
@@ -131,7 +131,7 @@ fn up_can_verify_what_it_made() {
     let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
     assert!(
         ran.stderr
-            .contains("error: 0.0: cuInit fails with error 999"),
+            .contains("error: device 0.0: cuInit failed with error 999"),
         "{}",
         ran.stderr
     );
@@ -143,7 +143,7 @@ fn up_can_verify_what_it_made() {
         (&"0.0".into(), &"failed".into())
     );
     let what = verified[0]["error"]["what"].as_str().unwrap();
-    assert!(what.contains("cuInit fails with error 999"), "{what}");
+    assert!(what.contains("cuInit failed with error 999"), "{what}");
     sim.run(&["down"]).ended(0);
     let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
     let document = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
@@ -168,7 +168,7 @@ fn devices_of_others_are_no_failure() {
     assert!(ran.stdout.starts_with("1: attached in"), "{ran:?}");
     assert_eq!(
         ran.stderr,
-        "not checked: only daemon may use 0, and this is nobody\n1 of 2 devices verified\n"
+        "note: not checked: device 0 serves only user daemon, not user nobody\n1 of 2 devices verified\n"
     );
     let mut verify = sim.by_nobody(&["verify", "--json"]);
     let ran = Ran::of(verify.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(4);

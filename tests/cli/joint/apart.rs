@@ -148,7 +148,7 @@ fn a_private_joint_device_refuses_another_with_one_of_its_gpus() {
     assert_contains(&first.wait_up(), " up devices 2 ");
     for visible in ["1,2", "0", "1", "0,1,2"] {
         let ran = Ran::of(&mut private(&sim, visible, &["true"])).ended(125);
-        assert_contains(&ran.stderr, "has an MPS daemon already");
+        assert_contains(&ran.stderr, "already has an MPS daemon");
     }
     let program = ["cuda-app", "run", "0", "--on", "all"];
     for visible in ["0,1", "1,0"] {

@@ -91,7 +91,7 @@ fn env_has_the_gpus_of_the_job() {
     }
     let mut command = sim.command(&["env", "trainers"]);
     let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "2")).ended(2);
-    assert_contains(&ran.stderr, "which names no GPU of trainers");
+    assert_contains(&ran.stderr, "which selects no GPU of device trainers");
     // What serves all jobs of the node has all GPUs.
     let cdi = run(&sim, &[("CUDA_VISIBLE_DEVICES", "1")], &["cdi"]);
     assert_contains(&cdi, &format!("\"CUDA_VISIBLE_DEVICES={first},{second}\""));
@@ -134,7 +134,7 @@ fn a_list_ends_where_cuda_ends_it() {
     }
     let mut command = sim.command(&["run", "trainers", "--", "true"]);
     let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "GPU-")).ended(125);
-    assert_contains(&ran.stderr, "which names no GPU of trainers");
+    assert_contains(&ran.stderr, "which selects no GPU of device trainers");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_program_that_gets_some_of_the_gpus_is_told() {
             .stderr
     };
     let visible = ("CUDA_VISIBLE_DEVICES", "1");
-    let line = "The program gets 1 of the 2 GPUs of trainers, because CUDA_VISIBLE_DEVICES does not list the rest.\n";
+    let line = "note: the program uses 1 of the 2 GPUs of device trainers, because CUDA_VISIBLE_DEVICES does not list the other GPUs\n";
     assert_eq!(note(&[visible]), line);
     assert_eq!(note(&[]), "");
     assert_eq!(note(&[("CUDA_VISIBLE_DEVICES", "0,1,2")]), "");

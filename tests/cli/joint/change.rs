@@ -49,7 +49,7 @@ fn restart_waits_behind_a_closed_door() {
     let client = client_on(&sim, "trainers", "1");
     let args = ["restart", "trainers", "--drain", "1h", "--no-new", "--yes"];
     let mut restart = sim.talk(&args);
-    restart.await_text("Closed ");
+    restart.await_text("note: closed ");
     assert_eq!(sim.device("trainers")["state"], "closing");
     let refused = sim.app("trainers", &["run", "0"]).finish();
     assert_contains(&refused.output, "err 805");
@@ -68,7 +68,7 @@ fn up_waits_behind_a_closed_door_for_the_gpus_that_it_splits() {
         let client = client_on(&sim, "trainers", "1");
         let path = sim.profile(profile).display().to_string();
         let mut up = sim.talk(&["up", &path, "--drain", "1h", "--no-new", "--yes"]);
-        up.await_text("Closed ");
+        up.await_text("note: closed ");
         assert_eq!(sim.device("trainers")["state"], "closing");
         let refused = sim.app("trainers", &["run", "0", "--on", "0"]).finish();
         assert_contains(&refused.output, "err 805");
@@ -86,7 +86,7 @@ fn up_waits_behind_closed_doors_for_the_gpus_that_it_joins() {
     let client = sim.client("1.0");
     let path = sim.profile(TRAINERS).display().to_string();
     let mut up = sim.talk(&["up", &path, "--drain", "1h", "--no-new", "--yes"]);
-    up.await_text("Closed ");
+    up.await_text("note: closed ");
     assert_eq!(sim.device("1.0")["state"], "closing");
     finishes(client);
     let _ = up.end().ended(0);

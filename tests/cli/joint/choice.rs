@@ -11,14 +11,14 @@ fn a_joint_device_that_is_not_named_is_pointed_out() {
     for choice in choices {
         let ran = sim.run(&[&["run"], choice, &["--", "true"]].concat());
         let ran = ran.ended(125);
-        let named = "no device on a single GPU matches; the joint device trainers must be named";
+        let named = "no device on a single GPU matches; select the joint device trainers by name";
         assert_contains(&ran.stderr, named);
         assert_contains(&ran.stderr, "mig-mps run --any trainers -- PROGRAM");
     }
     let ran = sim.run(&["run", "--any", "--profile", "3g", "--", "true"]);
     assert_contains(&ran.ended(125).stderr, "no device with a daemon matches");
     let ran = sim.run(&["compare", "--", "true"]).ended(2);
-    let measures = "trainers is a joint device, and compare measures on one GPU";
+    let measures = "device trainers is a joint device, but compare measures on one GPU";
     assert_contains(&ran.stderr, measures);
 }
 
@@ -33,7 +33,7 @@ fn the_memory_of_a_joint_device_counts_for_each_gpu() {
     let few = run("150G").ended(125);
     assert_contains(&few.stderr, " MiB for a program, less than 150G");
     let ran = run("130G").ended(0);
-    let using = "using trainers (132 SMs and 140.3 GiB on each GPU)";
+    let using = "using device trainers (132 SMs and 140.3 GiB on each GPU)";
     assert_contains(&ran.stderr, using);
     // The memory of one GPU is in use.
     let mut app = sim.app("trainers", &["hold", "--on", "1", "--alloc", "20000"]);
@@ -76,7 +76,10 @@ fn a_refused_private_run_prints_no_note_about_devices() {
     for options in [["--private"].as_slice(), &["--private", "--joint"]] {
         let mut run = sim.command(&[&["run"], options, &["--", "true"]].concat());
         let ran = Ran::of(run.env("CUDA_VISIBLE_DEVICES", "0,1,2")).ended(125);
-        assert_contains(&ran.stderr, "trainers is served by a daemon of");
-        assert!(!ran.stderr.contains("The program gets"), "{}", ran.stderr);
+        assert_contains(
+            &ran.stderr,
+            "device trainers is already served by a daemon of",
+        );
+        assert!(!ran.stderr.contains("the program uses"), "{}", ran.stderr);
     }
 }

@@ -34,7 +34,7 @@ fn a_full_gpu_refuses_the_programs_that_see_it() {
                 continue;
             }
             let refused = run(choice, visible).ended(125);
-            let reason = "GPU 1 of trainers has 48 clients, and takes no more";
+            let reason = "GPU 1 of device trainers is full (48 of 48 clients)";
             assert_contains(&refused.stderr, reason);
         }
         let ran = run(choice, "0").ended(0);
@@ -42,7 +42,7 @@ fn a_full_gpu_refuses_the_programs_that_see_it() {
     }
     let args = ["run", "trainers", "--wait", "1h", "--", "true"];
     let mut waiting = sim.talk(&args);
-    waiting.await_text("GPU 1 of trainers has 48 clients");
+    waiting.await_text("GPU 1 of device trainers is full");
     clients.pop();
     let _ = waiting.end().ended(0);
 }
@@ -66,15 +66,17 @@ fn a_daemon_takes_the_clients_of_all_its_gpus() {
     assert_contains(&series, limit);
     let more = sim.profile(&meant_for(100)).display().to_string();
     let ran = sim.run(&["check", &more]).ended(0);
-    let meant =
-        "trainers is meant for 100 clients, and 48 on each GPU are the most with driver 580.";
+    let meant = "device trainers is meant for 100 clients, but 48 on each GPU are the maximum with driver 580;";
     assert_contains(&ran.stderr, meant);
     let set = sim.run(&["set", "trainers", "max-clients=97"]).ended(0);
-    let most = "its daemon takes 48 clients on each GPU at most";
+    let most = "its daemon accepts only 48 clients on each GPU";
     assert_contains(&set.stdout, most);
     let copies = ["run", "-n", "60", "trainers", "--", "true"];
     sim.run(&copies).ended(0);
     let mut on_one = sim.command(&copies);
     let refused = Ran::of(on_one.env("CUDA_VISIBLE_DEVICES", "1")).ended(125);
-    assert_contains(&refused.stderr, "trainers takes 48 clients, and not 60");
+    assert_contains(
+        &refused.stderr,
+        "device trainers accepts 48 clients, not 60",
+    );
 }

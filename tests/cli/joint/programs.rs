@@ -51,7 +51,7 @@ fn a_program_of_a_job_sees_the_gpus_of_the_job() {
     for value in ["2", &third, "", "-1,0", "x"] {
         let mut command = sim.command(&["run", "trainers", "--", "true"]);
         let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", value)).ended(125);
-        assert_contains(&ran.stderr, "which names no GPU of trainers");
+        assert_contains(&ran.stderr, "which selects no GPU of device trainers");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_number_of_slurm_is_that_of_a_device_file() {
     assert_eq!(visible(&sim, &[("CUDA_VISIBLE_DEVICES", "1")], &[]), second);
     let mut command = sim.command(&["run", "trainers", "--", "true"]);
     let ran = Ran::of(command.env("SLURM_JOB_GPUS", "0")).ended(125);
-    assert_contains(&ran.stderr, "which names no GPU of trainers");
+    assert_contains(&ran.stderr, "which selects no GPU of device trainers");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_fault_ends_the_clients_on_the_same_gpus() {
     let what = status["problems"][0]["what"].as_str().unwrap();
     assert_contains(
         what,
-        "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses",
+        "a GPU fault: it accepts programs again when the affected clients have exited (the clients on that GPU, and on every GPU that one of them also uses)",
     );
     assert_contains(&same.finish().output, "err 700");
     drop(faulty);

@@ -69,7 +69,7 @@ fn a_limit_changed_by_hand_on_one_gpu_is_drift_and_set_again() {
             let doctor = sim.run(&["doctor"]).ended(3);
             assert_contains(
                 &doctor.stdout,
-                "pinned-memory-limit was set to 20G and is different on its GPUs",
+                "pinned-memory-limit is different on its GPUs, but mig-mps set it to 20G",
             );
             let plan = sim.run(&["plan", &path, "--exit-code"]).ended(3);
             let change = "pinned-memory-limit  different on its GPUs in the daemon";

@@ -234,12 +234,12 @@ fn remarks_on_many_models_are_counted() {
     let lines: Vec<&str> = ran.stderr.lines().collect();
     assert_eq!(
         lines[0],
-        "a100-40gb, a800-40gb: 4 × 1g.5gb uses 56 of 98 SMs; 1 × 3g.20gb + 4 × 1g.5gb uses all"
+        "note: a100-40gb, a800-40gb: 4 × 1g.5gb uses 56 of 98 SMs; 1 × 3g.20gb + 4 × 1g.5gb uses all"
     );
     let judged = check(ones, &["--models", "--json"]).json();
     let others = judged["remarks"].as_array().unwrap().len() - 1;
     assert_eq!(lines.len(), 2, "{lines:?}");
-    let counted = format!("line 2: {{ all = true }}: {others} more remarks for other models");
+    let counted = format!("note: line 2: {{ all = true }}: {others} more remarks for other models");
     assert!(lines[1].starts_with(&counted), "{lines:?}");
 }
 
@@ -352,7 +352,7 @@ fn without_a_gpu_the_models_are_judged_and_this_is_said() {
     let ran = without_gpu(&["check", "balanced"], "").ended(0);
     assert_contains(
         &ran.stderr,
-        "No GPU is seen here, so the models of the catalog are judged: cannot load the NVML library",
+        "no GPU is visible here, so the models of the catalog are checked: cannot load the NVML library",
     );
     assert_contains(&ran.stdout, "\nIt fits 24 models of the catalog.\n");
     let asked = without_gpu(&["check", "balanced", "--models"], "").ended(0);

@@ -48,7 +48,7 @@ fn instances_of_other_tools_come_out_too() {
 
     mps = false
 
-    # The GPU instance at 6 has no compute instance: up would make one.
+    # the GPU instance at 6 has no compute instance; up would create one
     [[gpu]]
     select = { index = [0] }
     devices = [
@@ -59,7 +59,7 @@ fn instances_of_other_tools_come_out_too() {
     [[gpu]]
     select = { index = [1] }
     mig = false
-    up with this profile would still:
+    note: up with this profile would still:
       create the full compute instance in slice 6: its GPU instance is there without it
     "#);
     assert!(!is_as_there(&sim, &ran.stdout));

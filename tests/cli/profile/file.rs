@@ -56,7 +56,7 @@ fn a_gpu_is_selected_by_its_pci_address() {
     assert_eq!(in_state(&sim.status(), "ready"), ["1"]);
     let absent = profile.replace(address, "0000:ff:00.0");
     let refused = sim.up(&absent, &[]).ended(2).stderr;
-    assert_contains(&refused, "this selects a GPU that is not there");
+    assert_contains(&refused, "this selects a GPU that does not exist");
 }
 
 #[test]
@@ -123,8 +123,8 @@ devices = [ { profile = "3g" } ]
     let indices: Vec<&&Value> = gpus.iter().map(|(index, _)| index).collect();
     assert_eq!(indices, [&&json!(0), &&json!(1), &&json!(2)], "{plan:#}");
     for (select, said) in [
-        ("{}", "select needs one of"),
-        ("{ all = true, index = [0] }", "leave it out"),
+        ("{}", "select needs at least one of"),
+        ("{ all = true, index = [0] }", "remove it"),
         ("{ all = false }", "all = false selects nothing"),
     ] {
         let text = format!("[[gpu]]\nselect = {select}\nmig = false\n");
@@ -157,8 +157,8 @@ fn a_plain_user_can_plan_and_check_roots_profile() {
     by_nobody("check", &all).ended(0);
     let ran = by_nobody("plan", &all).ended(0);
     assert_snapshot!(ran.stderr, @"
-    Planned as root would apply it: only root can serve other users.
-    Nothing to do: the node is as the profile says.
+    note: planned as root would apply it, because only root can serve other users
+    Nothing to do: the node matches the profile.
     ");
     let more = all.replace(
         "{ profile = \"1g\" }",

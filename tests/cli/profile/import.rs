@@ -140,7 +140,7 @@ fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
     let ran = imported(&entry("['A100', '0x20B510DE']"), &[]).ended(0);
     insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
     # Imported from the mig-parted configuration "c".
-    # device-filter "A100" is no PCI id: mig-parted selects no GPU by it.
+    # device-filter "A100" is no PCI id, so mig-parted selects no GPU by it
     name = "c"
 
     # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
@@ -149,7 +149,7 @@ fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
     devices = [
       { profile = "7g.80gb" },
     ]
-    device-filter "A100" is no PCI id: mig-parted selects no GPU by it.
+    note: device-filter "A100" is no PCI id, so mig-parted selects no GPU by it
     "#);
     let nothing = imported(&entry("A100"), &[]).ended(2).stderr;
     assert_contains(&nothing, "selects no GPU");
@@ -188,19 +188,19 @@ fn mistakes_in_an_entry_are_shown_with_their_line() {
       |       ^^^^^^^
     "#);
     insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: true"), @"
-    error: standard input:4:7: mig-devices is missing where mig-enabled is true
+    error: standard input:4:7: mig-devices is missing although mig-enabled is true
       |
     4 |     - devices: all
       |       ^^^^^^^^^^^^
     ");
     insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: false\n  mig-devices: { 1g.5gb: 1 }"), @"
-    error: standard input:6:20: mig-devices are asked for where mig-enabled is false
+    error: standard input:6:20: mig-devices are requested although mig-enabled is false
       |
     6 |       mig-devices: { 1g.5gb: 1 }
       |                    ^
     ");
     insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: true\n  mig-devices: { 1g: 7 }"), @r#"
-    error: standard input:6:26: "1g" does not say its memory, as mig-parted demands: "3g.40gb", not "3g"
+    error: standard input:6:26: "1g" does not have its memory, which mig-parted requires: "3g.40gb", not "3g"
       |
     6 |       mig-devices: { 1g: 7 }
       |                          ^
@@ -255,7 +255,7 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
         ("", "no configuration of mig-parted"),
         (
             "version: v1\nmig-configs: [",
-            "no YAML that import reads: unclosed bracket",
+            "not YAML that import can read: unclosed bracket",
         ),
         ("version: v1\nmig-configs: 3\n", "expected keys with values"),
         ("version: v1\nmig-configs: { c: 3 }\n", "expected a list"),

@@ -177,12 +177,12 @@ fn nonsense_is_refused() {
     --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--memory <SIZE>': expected a memory size such as 10G or 512M, or any
     --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <USERS>': expected no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
     --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <NUMBER>': expected a number, 1 or more
-    --gpu a100-80gb --yes --layout 99: there is no layout 99: write 1 to 5
+    --gpu a100-80gb --yes --layout 99: there is no layout 99: choose 1 to 5
     --gpu a100-80gb --yes --layout 1,1: --layout needs a number for each product: 1, not 2
-    --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there is none
-    --gpu a100-80gb --yes --whole all --layout 1: --layout is for GPUs that are partitioned, and there is none
+    --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there are none
+    --gpu a100-80gb --yes --whole all --layout 1: --layout is for GPUs that are partitioned, and there are none
     --gpu a100-80gb:0 --yes: invalid value 'a100-80gb:0' for '--gpu <MODEL[:COUNT]>': "0" is not a number from 1 to 1024
-    --gpu nosuch --yes: invalid value 'nosuch' for '--gpu <MODEL[:COUNT]>': no model with MIG is called "nosuch"; mig-mps check --models lists all
+    --gpu nosuch --yes: invalid value 'nosuch' for '--gpu <MODEL[:COUNT]>': no model with MIG has the name "nosuch"; `mig-mps check --models` lists all models
     "#);
     // Many jobs are no reason to calculate for long.
     init("--gpu a100-80gb:1024 --yes --jobs 4000000000").ended(5);
@@ -314,7 +314,7 @@ fn an_interrupted_round_leaves_no_file() {
     let sim = Sim::with("a100-80gb", 1);
     let (directory, path) = new_file();
     for (key, end) in [
-        ("\u{3}", "Interrupted: nothing was changed."),
+        ("\u{3}", "Interrupted. Nothing was changed."),
         ("\u{4}", "Nothing was written."),
     ] {
         for last in 0..ANSWERS.len() {

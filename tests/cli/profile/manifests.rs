@@ -127,12 +127,12 @@ fn configurations_are_found_in_manifests_as_people_have_them() {
 #[test]
 fn several_configurations_are_listed_by_key_or_line() {
     insta::assert_snapshot!(imported_file("several-keys.yaml", None).ended(2).stderr, @"
-    error: standard input has 3 configurations: choose one with --config:
+    error: standard input has 3 configurations; choose one with --config:
       a100.yaml: balanced, disabled
       h200.yaml: balanced
     ");
     insta::assert_snapshot!(imported_file("several-keys.yaml", Some("balanced")).ended(2).stderr, @r#"
-    error: standard input has 2 configurations "balanced": choose one with --config:
+    error: standard input has 2 configurations "balanced"; choose one with --config:
       a100.yaml:balanced
       h200.yaml:balanced
     "#);
@@ -142,7 +142,7 @@ fn several_configurations_are_listed_by_key_or_line() {
       h200.yaml: balanced
     "#);
     insta::assert_snapshot!(imported_file("several-documents.yaml", None).ended(2).stderr, @"
-    error: standard input has 2 configurations: choose one with --config:
+    error: standard input has 2 configurations; choose one with --config:
       line 7: rack
       line 19: rack
     ");
@@ -163,7 +163,7 @@ fn mistaken(name: &str, right: &str, wrong: &str) -> String {
 #[test]
 fn mistakes_are_shown_with_the_line_of_the_file() {
     insta::assert_snapshot!(mistaken("configmap.yaml", "\"3g.40gb\": 2", "\"3g\": 2"), @r#"
-    error: standard input:15:19: "3g" does not say its memory, as mig-parted demands: "3g.40gb", not "3g"
+    error: standard input:15:19: "3g" does not have its memory, which mig-parted requires: "3g.40gb", not "3g"
        |
     15 |             "3g": 2
        |                   ^
@@ -179,8 +179,8 @@ fn mistakes_are_shown_with_the_line_of_the_file() {
        |
     24 |                 - device-filter: ["0x000110DE"]
        |                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    mig-mps list shows the product names of a node: take this id out of the file,
-    import the rest, and add a block with select = { product = "^NAME$" }
+    take this id out of the file, import the rest, and add a block with
+    select = { product = "^NAME$" }; `mig-mps list` shows the product names of a node
     "#);
     insta::assert_snapshot!(mistaken("ansible-variables.yaml", "version: v1", "version: v2"), @"
     error: standard input:4:14: version v2 is not known: expected v1
@@ -189,13 +189,13 @@ fn mistakes_are_shown_with_the_line_of_the_file() {
       |              ^^
     ");
     insta::assert_snapshot!(mistaken("umbrella-values.yaml", "mig-enabled: yes", "mig-enabled: [yes"), @"
-    error: standard input:17:28: this is no YAML that import reads: illegal placement of ':' indicator
+    error: standard input:17:28: this is not YAML that import can read: illegal placement of ':' indicator
        |
     17 |                 mig-devices:
        |                            ^
     ");
     insta::assert_snapshot!(mistaken("helm-get-values.json", "\"1g.18gb", "\"1g"), @r#"
-    error: standard input:9:59: "1g" does not say its memory, as mig-parted demands: "3g.40gb", not "3g"
+    error: standard input:9:59: "1g" does not have its memory, which mig-parted requires: "3g.40gb", not "3g"
       |
     9 |               { "devices": [0, 1], "mig-devices": { "1g": 7 }, "mig-enabled": true }
       |                                                           ^
@@ -208,7 +208,7 @@ fn mistakes_are_shown_with_the_line_of_the_file() {
       |                    ^^^^^^
     "#);
     insta::assert_snapshot!(mistaken("kubectl-get.yaml", "4g.40gb", "4g"), @r#"
-    error: standard input:3:16: config.yaml:8:15: "4g" does not say its memory, as mig-parted demands: "3g.40gb", not "3g"
+    error: standard input:3:16: config.yaml:8:15: "4g" does not have its memory, which mig-parted requires: "3g.40gb", not "3g"
       |
     8 |         "4g": 1
       |               ^
@@ -221,7 +221,7 @@ fn a_configuration_with_a_mistake_takes_away_itself() {
                 \x20 known:\n    - devices: all\n      mig-enabled: true\n      mig-devices: { 1g.10gb: 7 }\n";
     let ran = imported(text, &["-c", "known"]).ended(0);
     assert_contains(&ran.stdout, "1g.10gb");
-    insta::assert_snapshot!(ran.stderr, @r#"another part of the file cannot be read: standard input:6:31: "1q.10gb" is not a MIG device: expected one like "3g.40gb", "1g.10gb+me" or "1c.3g.40gb""#);
+    insta::assert_snapshot!(ran.stderr, @r#"warning: another part of the file cannot be read: standard input:6:31: "1q.10gb" is not a MIG device: expected one like "3g.40gb", "1g.10gb+me" or "1c.3g.40gb""#);
     for args in [&["-c", "new"][..], &["-c", "missing"], &[]] {
         let shown = imported(text, args).ended(2).stderr;
         assert_contains(
@@ -237,14 +237,14 @@ fn a_part_that_cannot_be_read_takes_away_itself() {
     let broken = format!("mig-configs: [\n---\n{rack}");
     let ran = imported(&broken, &[]).ended(0);
     assert_contains(&ran.stdout, "name = \"a\"");
-    insta::assert_snapshot!(ran.stderr, @"another part of the file cannot be read: standard input:1:14: this is no YAML that import reads: unclosed bracket '['");
+    insta::assert_snapshot!(ran.stderr, @"warning: another part of the file cannot be read: standard input:1:14: this is not YAML that import can read: unclosed bracket '['");
     // What is asked for may be in it.
     let other = imported(&broken, &["-c", "b"]).ended(2).stderr;
-    assert_contains(&other, "standard input:1:14: this is no YAML");
+    assert_contains(&other, "standard input:1:14: this is not YAML");
     // Templates are no YAML.
     let template = "{{- if .Values.mig }}\ndata:\n  config.yaml: |\n    version: v1\n    mig-configs: {}\n{{- end }}\n";
     insta::assert_snapshot!(imported(template, &[]).ended(2).stderr, @r#"
-    error: standard input:1:3: this is no YAML that import reads: "-" is only valid inside a block
+    error: standard input:1:3: this is not YAML that import can read: "-" is only valid inside a block
       |
     1 | {{- if .Values.mig }}
       |   ^^^^^^^^^^^^^^^^^^^ this is a template: import what it is rendered to, such as the output of helm template
@@ -257,10 +257,7 @@ fn a_part_that_cannot_be_read_takes_away_itself() {
     ] {
         let none = imported(manifest, &["-c", "a"]).ended(2).stderr;
         assert_contains(&none, "standard input has no configuration of mig-parted");
-        assert_contains(
-            &none,
-            "hint: import does not read base64: decode the text first",
-        );
+        assert_contains(&none, "hint: decode the text first");
     }
     // Words about configurations are none.
     let manifests = [
@@ -274,7 +271,7 @@ fn a_part_that_cannot_be_read_takes_away_itself() {
             assert_contains(&none, "standard input has no configuration of mig-parted");
             assert_contains(
                 &none,
-                "hint: such a text has the keys version and mig-configs",
+                "hint: check that the text has the keys version and mig-configs",
             );
         }
     }

@@ -38,7 +38,7 @@ fn a_file_over_1_mib_is_refused_by_name_and_size() {
     let wanted = "node.json: it is larger than 1 MiB";
     assert_contains(&ran.stdout, wanted);
     let ran = sim.run(&["restart", "0.0", "--yes"]).ended(1);
-    let advice = "and not read: remove it, and mig-mps forgets which instances it made";
+    let advice = "; remove it; mig-mps then no longer knows which instances it created";
     assert_contains(&ran.stderr, advice);
     assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
     fs::remove_file(&node).unwrap();
@@ -159,7 +159,7 @@ fn a_count_beyond_reason_is_refused_at_once() {
             &ran.stderr,
             &format!("{count} × 1g.10gb requested, and at most 7 can exist"),
         );
-        assert_contains(&ran.stderr, "7 × 1g.10gb would fit");
+        assert_contains(&ran.stderr, "request 7 × 1g.10gb instead");
     }
 }
 

@@ -229,7 +229,7 @@ fn older_drivers_share_memory_files() {
     fs::remove_file(version).unwrap();
     let unknown = sim.run(&["env", "trainer", "--format", "docker"]).ended(0);
     assert!(!unknown.stdout.contains("--ipc"));
-    assert_snapshot!(unknown.stderr, @"The driver's version cannot be read. Before driver 580 a container must share /dev/shm with the host (--ipc host).");
+    assert_snapshot!(unknown.stderr, @"warning: the version of the driver cannot be read. Before driver 580, a container must share /dev/shm with the host (--ipc host).");
 }
 
 #[test]
@@ -275,14 +275,14 @@ fn the_cdi_file_follows_the_devices() {
     let nothing = sim.run(&["cdi"]).ended(1);
     assert_snapshot!(nothing.stderr, @"
     error: no device has a daemon
-    hint: mig-mps up PROFILE starts daemons
+    hint: run `mig-mps up PROFILE` to start daemons
     ");
 }
 
 /// Applies a profile to a node that lacks nothing but for the file.
 fn up_changes_the_file_alone(sim: &Sim, profile: &str, done: &str) {
     let ran = sim.up(profile, &[]).ended(0);
-    let said = format!("The CDI file was {done}; otherwise");
+    let said = format!("The CDI file was {done}. The rest");
     assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
 }
 
@@ -342,8 +342,7 @@ fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
         assert!(refused.stdout.is_empty(), "{refused:?}");
         assert_eq!(
             said(&sim, &refused),
-            "error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and leaves \
-             it as it is\nhint: move /var/run/cdi/mig-mps.json away, and run this again\n"
+            "error: cannot update the CDI file: /var/run/cdi/mig-mps.json: mig-mps did not write it and does not replace it\nhint: move /var/run/cdi/mig-mps.json away, then run this command again\n"
         );
     }
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
@@ -369,23 +368,20 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     assert_eq!(document["changed"], true);
     assert_eq!(document["error"], Value::Null);
     assert_snapshot!(said(&sim, &up), @r#"
-    GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    cannot read the CDI file: /var/run/cdi: others can write to it
-    2 of these devices serve one user at a time: a second user's program waits in cuInit until the first user's programs have exited. serve = "all" lets users share.
+    note: GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    warning: cannot read the CDI file: /var/run/cdi: others can write to it
+    note: 2 of these devices serve one user at a time: a program of a second user waits in cuInit until the programs of the first user have exited; serve = "all" lets users share
     "#);
     sim.up(&unasked, &[]).ended(0);
     let text = sim.up(PROFILE, &[]).ended(1);
     assert_snapshot!(said(&sim, &text), @"
-    error: cannot keep the CDI file current: /var/run/cdi: others can write to it
-    hint: examine the files in /var/run/cdi, then chmod go-w /var/run/cdi
+    error: cannot update the CDI file: /var/run/cdi: others can write to it
+    hint: examine the files in /var/run/cdi, then run `chmod go-w /var/run/cdi`
     ");
     let json = sim.up(PROFILE, &["--json"]).ended(1);
     let document: Value = serde_json::from_str(&json.stdout).unwrap();
     let what = document["error"]["what"].as_str().unwrap();
-    assert!(
-        what.starts_with("cannot keep the CDI file current: "),
-        "{what}"
-    );
+    assert!(what.starts_with("cannot update the CDI file: "), "{what}");
     // The error of the change itself is the one that ends the command.
     sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
     let down = sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);
@@ -421,7 +417,7 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
     let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
     assert_snapshot!(nowhere.stderr, @"
     error: cannot write /nowhere/devices.json: No such file or directory
-    hint: mkdir -p /nowhere
+    hint: run `mkdir -p /nowhere`
     ");
 }
 
@@ -433,10 +429,10 @@ fn only_root_has_a_cdi_file() {
     let refused = Ran::of(&mut sim.by_nobody(&["up", path.to_str().unwrap()])).ended(2);
     let node = sim.node.dir().to_str().unwrap();
     assert_snapshot!(refused.stderr.replace(node, "NODE"), @"
-    error: NODE/profile.toml:1:7: only root can have cdi = true
+    error: NODE/profile.toml:1:7: only root can use cdi = true
       |
     1 | cdi = true
-      |       ^^^^ run it as root: sudo mig-mps up NODE/profile.toml; mig-mps cdi prints the file of your own devices
+      |       ^^^^ run it as root: `sudo mig-mps up NODE/profile.toml`; `mig-mps cdi` prints the file of your own devices
     ");
 }
 
@@ -518,18 +514,18 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     sim.kill_daemon("trainer");
     assert_eq!(
         refused(hook(&sim, "trainer")),
-        "error: device trainer takes no programs now: its daemon has died\n"
+        "error: device trainer accepts no programs now: its daemon has died\n"
     );
     Ran::of(&mut hook(&sim, "0.1")).ended(0);
     stop(&sim.device("0.1")["daemon_pid"]);
     assert_eq!(
         refused(hook(&sim, "0.1")),
-        "error: device 0.1 takes no programs now: its daemon is stopped by a signal\n"
+        "error: device 0.1 accepts no programs now: its daemon is stopped by a signal\n"
     );
     fs::remove_dir_all(sim.pipe("nobodys")).unwrap();
     assert_eq!(
         refused(hook(&sim, "nobodys")),
-        "error: device nobodys takes no programs now: its pipe directory was removed\n"
+        "error: device nobodys accepts no programs now: its pipe directory was removed\n"
     );
     sim.run(&["heal"]).ended(0);
     Ran::of(&mut hook(&sim, "trainer")).ended(0);
@@ -539,7 +535,7 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     assert_eq!(
         hooks.map(refused),
         ["trainer", "0.1"].map(|device| format!(
-            "error: device {device} takes no programs now: mig-mps no longer serves it\n"
+            "error: device {device} accepts no programs now: mig-mps no longer serves it\n"
         ))
     );
 }
@@ -557,14 +553,14 @@ fn a_container_waits_for_a_device_that_starts_and_for_none_that_is_taken_down() 
     mark("leaving", true);
     assert_eq!(
         refused(hook(&sim, "trainer")),
-        "error: device trainer takes no programs now: mig-mps is taking it down\n"
+        "error: device trainer accepts no programs now: mig-mps is stopping it\n"
     );
     mark("leaving", false);
     mark("finished", false);
     let begun = Instant::now();
     assert_eq!(
         refused(hook(&sim, "trainer")),
-        "error: device trainer takes no programs now: its daemon is starting\n"
+        "error: device trainer accepts no programs now: its daemon is starting\n"
     );
     assert!(begun.elapsed() >= Duration::from_secs(5));
     mark("finished", true);
@@ -755,7 +751,7 @@ fn an_engine_starts_nothing_outside_mps() {
     assert_eq!((refused.status != 0, refused.stdout.as_str()), (true, ""));
     assert_contains(
         &refused.stderr,
-        "device trainer takes no programs now: its daemon has died",
+        "device trainer accepts no programs now: its daemon has died",
     );
     sim.run(&["heal"]).ended(0);
     assert_contains(&run().ended(0).stdout, "mps yes");

@@ -133,7 +133,7 @@ fn root_is_warned_of_programs_that_another_user_can_change() {
     };
     let expected = |program: &str, why: &str| {
         vec![format!(
-            "root runs /theirs/{program} from PATH, but another user can change it: {why}"
+            "warning: root runs /theirs/{program} from PATH, but another user can change it: {why}"
         )]
     };
     let of = |words: &[&str]| warnings(sim.command(words));

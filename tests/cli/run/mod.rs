@@ -157,7 +157,7 @@ fn a_device_that_recovers_from_a_fault_is_waited_for() {
     let sim = Sim::whole("");
     let [_, faulty] = sim.faulty("0");
     let recovers = format!(
-        "0 recovers from a GPU fault, and takes no client until pid {} (",
+        "device 0 is recovering from a GPU fault and accepts no clients until pid {} (",
         faulty.pid()
     );
     let refused = sim.run(&["run", "0", "--", "true"]).ended(125).stderr;
@@ -175,7 +175,7 @@ fn another_users_turn_is_waited_for() {
     let sim = Sim::whole("");
     let client = sim.client("0");
     let queued = Ran::of(&mut sim.by_other(&["run", "0", "--", "true"])).ended(125);
-    let serves = format!("0 serves root now: pid {} (", client.pid());
+    let serves = format!("device 0 is in use by root: pid {} (", client.pid());
     assert_contains(&queued.stderr, &format!("error: {serves}"));
     assert_contains(&queued.stderr, "hint: wait for it with --wait 5m");
     let words = ["run", "0", "--wait", "1m", "--", "cuda-app", "hold"];
@@ -301,7 +301,7 @@ fn env_has_formats_for_other_programs() {
     ");
     assert_snapshot!(sim.run(&["env", "0.7"]).ended(2).stderr, @r#"
     error: no daemon serves "0.7"
-    hint: the devices with a daemon are 0.0, 0.2; mig-mps list shows all devices
+    hint: choose one of the devices with a daemon: 0.0, 0.2; `mig-mps list` shows all devices
     "#);
 }
 
@@ -352,7 +352,7 @@ fn memory_that_others_use_is_not_free() {
     other.wait_up();
     let run = || sim.run(&["run", "--any", "--min-memory", "100G", "--", "true"]);
     let refused = run().ended(125).stderr;
-    assert!(refused.starts_with("error: 0 has "), "{refused}");
+    assert!(refused.starts_with("error: device 0 has "), "{refused}");
     assert_contains(
         &refused,
         " MiB for a program, less than 100G\nhint: wait for it with --wait 5m",
@@ -394,20 +394,20 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     };
     assert_snapshot!(refused(&["--profile", "3g"]), @"
     error: no device with a daemon matches
-    hint: mig-mps status shows the devices
+    hint: run `mig-mps status` to see the devices
     ");
     assert_snapshot!(refused(&["--product", "H100"]), @"
     error: no device with a daemon matches
-    hint: mig-mps status shows the devices
+    hint: run `mig-mps status` to see the devices
     ");
     for name in ["0.0", "0.2"] {
         sim.kill_daemon(name);
     }
     assert_snapshot!(refused(&[]), @"
-    error: none of 2 devices takes a program now:
-      0.0 accepts no programs: its daemon has died
-      0.2 accepts no programs: its daemon has died
-    hint: mig-mps status shows the state of each device
+    error: none of 2 devices accepts a program now:
+      device 0.0 accepts no programs: its daemon has died
+      device 0.2 accepts no programs: its daemon has died
+    hint: run `mig-mps status` to see the state of each device
     ");
     // Without a way to choose there is nothing to choose by.
     assert_eq!(
@@ -455,7 +455,7 @@ fn a_program_is_bound_to_the_cpus_near_its_gpu() {
     assert!(
         refused
             .stderr
-            .starts_with("error: cannot tell the CPUs near the GPU of 0: "),
+            .starts_with("error: cannot determine the CPUs near the GPU of device 0: "),
         "{}",
         refused.stderr
     );

@@ -126,7 +126,7 @@ fn a_rank_that_is_not_bound_goes_by_its_local_rank() {
         assert_eq!(ran.stdout.trim(), sim.uuid("1"));
         assert_contains(
             &ran.stderr,
-            "Rank 3 is not bound to CPUs near some of the devices only",
+            "rank 3 is not bound to CPUs near only some of the devices",
         );
     }
 }
@@ -162,7 +162,7 @@ fn ranks_that_share_mig_devices_of_near_gpus_are_warned() {
             .env("NCCL_DEBUG", "WARN");
         Ran::of(&mut command).ended(0).stderr
     };
-    let warning = "Several ranks have MIG devices of one GPU.";
+    let warning = "several ranks use MIG devices of one GPU.";
     assert!(!notes("2").contains(warning));
     assert_contains(&notes("3"), warning);
 }

@@ -61,7 +61,10 @@ fn with_a_number_no_program_starts_unchecked() {
     let unchecked = ["--visible", "index", "--no-check"];
     let refused = reader(&sim, &unchecked).ended(125);
     assert_eq!(refused.stdout, "");
-    assert_contains(&refused.stderr, "does not start unchecked");
+    assert_contains(
+        &refused.stderr,
+        "--no-check cannot be combined with --visible index",
+    );
     sim.kill_daemon("1");
     let refused = reader(&sim, &["--visible", "index"]).ended(125);
     assert_eq!(refused.stdout, "");

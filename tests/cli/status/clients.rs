@@ -102,14 +102,17 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile(&whole("serve = \"all\", share = 60"));
     let profile = path.to_str().unwrap();
-    let meant = "0 is meant for 60 clients, and 48 are the most with driver 580.";
+    let meant = "device 0 is meant for 60 clients, but 48 are the maximum with driver 580;";
     let check = sim.run(&["check", profile]).ended(0);
     assert_contains(&check.stderr, meant);
     assert!(!check.stdout.contains(" 60 "), "{check:?}");
     let planned = sim.run(&["plan", profile]).ended(0);
     assert_contains(&planned.stderr, meant);
     let of_model = sim.run(&["check", profile, "--gpu", "a100-80gb"]).ended(0);
-    assert_contains(&of_model.stderr, "48 are the most with drivers before 590.");
+    assert_contains(
+        &of_model.stderr,
+        "48 are the maximum with drivers before 590;",
+    );
     let document = sim.run(&["check", profile, "--json"]).json();
     let device = &document["gpus"][0]["devices"][0];
     assert_eq!(
@@ -127,19 +130,19 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
     assert!(!gres.contains("60"), "{gres}");
     // 54 clients would use all SMs.
     let at_limit = sim.run(&["set", "0", "share=48"]).ended(0).stdout;
-    assert_contains(&at_limit, "12 SMs are in no share");
+    assert_contains(&at_limit, "12 SMs remain unused");
     assert!(!at_limit.contains("share = 54"), "{at_limit}");
     assert!(!at_limit.contains("at most"), "{at_limit}");
     for setting in ["share=49", "max-clients=60"] {
         let set = sim.run(&["set", "0", setting]).ended(0).stdout;
-        assert_contains(&set, "its daemon takes 48 clients at most");
+        assert_contains(&set, "its daemon accepts only 48 clients");
     }
     // Sixty copies would be known to be too many.
     let refused = sim
         .run(&["run", "-n", "60", "0", "--", "true"])
         .ended(125)
         .stderr;
-    assert_contains(&refused, "0 takes 48 clients, and not 60");
+    assert_contains(&refused, "device 0 accepts 48 clients, not 60");
     let by_hand = sim.profile(&whole("max-clients = 50"));
     let check = sim
         .run(&["check", by_hand.to_str().unwrap()])
@@ -147,7 +150,7 @@ fn no_more_clients_are_promised_than_the_daemon_takes() {
         .stderr;
     assert_contains(
         &check,
-        "0 is meant for 50 clients, and 48 are the most with driver 580.",
+        "device 0 is meant for 50 clients, but 48 are the maximum with driver 580;",
     );
 }
 
@@ -159,7 +162,7 @@ fn a_mig_device_takes_its_part_of_the_clients() {
                    devices = [ { profile = \"1g\" }, { profile = \"3g\", compute = [\"1c\", \"2c\"] } ]\n";
     let said = sim.up(profile, &[]).ended(0).stderr;
     let meant =
-        "are meant for 7 clients, and 6 are the most with driver 580, by NVIDIA's MIG guide.";
+        "are meant for 7 clients, but 6 are the maximum with driver 580, by NVIDIA's MIG guide;";
     assert_contains(&said, meant);
     let status = sim.status();
     let devices = status["devices"].as_array().unwrap().iter();
@@ -216,6 +219,6 @@ fn advice_puts_no_more_copies_on_a_device_than_it_takes() {
     let refused = advise(&THIRTY_EACH.replace("30", "49")).ended(5);
     assert_contains(
         &refused.stderr,
-        "a has figures only for more copies than a device takes clients",
+        "a has figures only for more copies than a device accepts clients",
     );
 }

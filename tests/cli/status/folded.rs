@@ -201,7 +201,7 @@ fn findings_that_say_the_same_share_a_sentence() {
         lines[0].starts_with("2.0, 2.1, 2.2, 2.3: stopped by "),
         "{lines:?}"
     );
-    assert_contains(&lines[0], "`mig-mps start DEVICE` starts it again");
+    assert_contains(&lines[0], "run `mig-mps start DEVICE` to start it again");
     for device in ["1.0", "1.1", "1.2", "1.3", "3.0"] {
         sim.kill_daemon(device);
     }

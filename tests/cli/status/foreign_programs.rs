@@ -214,7 +214,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
     let status = sim.status();
     assert_eq!(status["unmanaged"][0]["devices"], json!(["0", "1"]));
     assert!(
-        problems(&status, None)[0].contains("it sees all GPUs; `echo quit | "),
+        problems(&status, None)[0].contains("it sees all GPUs; run `echo quit | "),
         "{status:#}"
     );
     unmanaged_daemon(&sim, &beside(&sim, "one"), Some("1"));
@@ -336,7 +336,7 @@ fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
     .ended(0);
     assert_contains(
         &ran.stdout,
-        "not seen: who computes on 0, which the driver shows to root alone",
+        "not seen: who computes on 0, which the driver shows only to root",
     );
 }
 
@@ -373,7 +373,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     sim.kill_daemon("0.0");
     kill(&sim.device("0.2")["servers"][0]["pid"]);
     let status = sim.status();
-    assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"its daemon has died: `mig-mps restart 0.0` starts it again, `mig-mps down 0.0` removes what it left");
+    assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"its daemon has died: run `mig-mps restart 0.0` to start it again, or `mig-mps down 0.0` to remove what it left");
     assert_eq!(
         status["remarks"],
         json!([{
@@ -385,7 +385,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     sim.node.node().reboot().unwrap();
     let status = sim.status();
     assert_eq!(in_state(&status, "dead"), ["0.0", "0.2"]);
-    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is from an earlier boot: `up` starts it again, `mig-mps down 0.2` removes it");
+    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is from an earlier boot: run `up` to start it again, or `mig-mps down 0.2` to remove it");
 }
 
 /// A device that another command destroys between two calls of NVML is read again, and is no problem of the node's.

@@ -80,14 +80,17 @@ fn a_limit_of_the_caller_that_cannot_be_read_is_refused() {
     };
     assert_snapshot!(refused("junk"), @r#"
     error: cannot read CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=junk: "junk" is not DEVICE=SIZE, as in 0=4G
-    hint: unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; with this value CUDA would lift the memory limit of the device
+    hint: unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; with this value CUDA would ignore the memory limit of the device
     "#);
     for (left, why) in [
         ("0=2G,junk", "\"junk\" is not DEVICE=SIZE, as in 0=4G"),
         ("0=much", "\"much\" is not a size with M or G, as in 0=4G"),
         // A size that only mig-mps reads would lift the limit.
         ("0=2g", "\"2g\" is not a size with M or G, as in 0=4G"),
-        ("first=2G", "\"first\" is no number and no UUID of a device"),
+        (
+            "first=2G",
+            "\"first\" is neither a number nor the UUID of a device",
+        ),
     ] {
         let said = refused(left);
         let error = format!("error: cannot read {VARIABLE}={left}: {why}\n");
@@ -229,7 +232,7 @@ fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
         let said = sim.up(&whole(settings), &[]).ended(0).stderr;
         (sim, said)
     };
-    let warning = "Every user of 0 can change its limits: the MPS of driver 535.161.07 takes settings from everybody.";
+    let warning = "every user of 0 can change its limits, because the MPS of driver 535.161.07 accepts settings from all users;";
     let (sim, said) = with(ControlVersion::R535, LIMITED);
     assert_contains(&said, warning);
     let doctor = sim.run(&["doctor", "0"]).stdout;
@@ -261,16 +264,16 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let path = sim.profile(profile).display().to_string();
     let remark = |ran: Ran| plain(&ran.ended(0).stderr);
     assert_snapshot!(remark(sim.run(&["plan", &path])), @"
-    GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    A pinned-memory-limit of 20G limits nothing on 0.0, 1.0, which have 9728 MiB of memory.
+    note: GPUs 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: a pinned-memory-limit of 20G has no effect on devices 0.0, 1.0, which have 9728 MiB of memory
     ");
     let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);
     assert_snapshot!(remark(check), @"
-    GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    A pinned-memory-limit of 20G limits nothing on 0.0, which has 9728 MiB of memory.
+    note: GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    note: a pinned-memory-limit of 20G has no effect on device 0.0, which has 9728 MiB of memory
     ");
     let up = sim.up(profile, &[]).ended(0).stderr;
-    assert_contains(&up, "limits nothing");
+    assert_contains(&up, "has no effect on");
     // Also where it changes under a running daemon, where no GPU is named, and on this node as it is.
     let more = format!(
         "models = [\"a100-80gb\"]\n{}",
@@ -281,7 +284,7 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let plan = sim.run(&["plan", more]).ended(0).stdout;
     assert_contains(
         &plan,
-        "(the device has 9728 MiB, so this limits nothing): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
+        "(the device has 9728 MiB, so this limit has no effect): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
     );
     for (option, devices) in [
         (&[][..], "0.0, 1.0, which have 9728 MiB"),
@@ -291,15 +294,15 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
         let said = sim.run(&args).ended(0).stderr;
         assert_contains(
             &said,
-            &format!("A pinned-memory-limit of 30G limits nothing on {devices} of memory."),
+            &format!("a pinned-memory-limit of 30G has no effect on {devices} of memory"),
         );
     }
     let whole = whole("pinned-memory-limit = \"100G\"");
     let up = sim.up(&whole, &["--force", "--yes"]).ended(0).stderr;
     assert_contains(
         &up,
-        "A pinned-memory-limit of 100G limits nothing on 0, 1, which have ",
+        "a pinned-memory-limit of 100G has no effect on devices 0, 1, which have ",
     );
     let fits = Sim::with("h200", 1).up(&whole, &[]).ended(0).stderr;
-    assert!(!fits.contains("limits nothing"), "{fits}");
+    assert!(!fits.contains("has no effect on"), "{fits}");
 }

@@ -130,7 +130,7 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let ran = sim.run(&["down"]).ended(4);
     assert_contains(
         &ran.stderr,
-        "the daemon of 0.2 cannot be asked for its clients",
+        "the daemon of device 0.2 cannot be asked for its clients",
     );
     drop(session);
     assert!(client.finish().status.success());
@@ -262,7 +262,7 @@ fn nothing_that_users_write_steers_the_terminal() {
         (&["status"], 0, "its record is of another device"),
         (&["status"], 0, "missing: GPU 0 "),
         (&["status", "--json"], 0, "evil hold"),
-        (&["kill", "0.2", &pid], 4, "An earlier run was interrupted"),
+        (&["kill", "0.2", &pid], 4, "an earlier run was interrupted"),
         (&["kill", "0.2", &pid], 4, "evil hold"),
         (&["down", "--yes"], 4, "its record is of another device"),
     ] {

@@ -44,7 +44,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
         "cuda-app hold, 516 MiB) computes outside MPS: its pipe directory is /nowhere; ",
     );
     let remedy = format!(
-        "`kill {pid}` ends it; compute-mode = \"exclusive-process\" in the profile prevents it"
+        "run `kill {pid}` ends it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
     );
     assert!(what.ends_with(&remedy), "{what}");
     assert_contains(
@@ -58,7 +58,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     let second = stranger(&sim, "0");
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        "2 programs compute outside MPS and are time-sliced with all clients; `mig-mps doctor` has the remedies",
+        "2 programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the remedies",
     );
     drop(second);
     let shown = sim.in_80_columns("status").stdout;
@@ -74,7 +74,7 @@ fn nothing_prevents_it_on_a_mig_device() {
     let app = stranger(&sim, "0.2");
     let what = to_root(&sim);
     assert!(
-        what.ends_with(&format!("; `kill {}` ends it", app.pid())),
+        what.ends_with(&format!("; run `kill {}` to end it", app.pid())),
         "{what}"
     );
 }
@@ -86,15 +86,15 @@ fn what_has_a_supervisor_is_ended_by_it() {
     let app = stranger(&sim, "0");
     let pid = app.pid();
     let id = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
-    let kill = format!("`kill {pid}` ends it");
+    let kill = format!("run `kill {pid}` to end it");
     for (group, remedy) in [
         (
             "/slurm/uid_0/job_7/step_0/task_0".to_owned(),
-            "slurm 7.0) computes outside MPS: its pipe directory is /nowhere; `scancel 7` ends it",
+            "slurm 7.0) computes outside MPS: its pipe directory is /nowhere; run `scancel 7` to end it",
         ),
         (
             format!("/system.slice/docker-{id}.scope"),
-            "stopping the container 9ec39b91f3d7 ends it",
+            "stop the container 9ec39b91f3d7 ends it",
         ),
         // It was not started by systemd itself: others may be in the service, such as those of cron.
         ("/system.slice/cron.service".to_owned(), kill.as_str()),
@@ -119,7 +119,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
     show_below_init(pid);
     let what = to_root(&sim);
     assert_contains(&what, "MiB, train@1.service) computes");
-    assert_contains(&what, "; `systemctl stop train@1.service` ends it");
+    assert_contains(&what, "; `systemctl stop train@1.service` to end it");
     // Of two, one was left by its parent, such as a job of cron.
     let other = sim.process("other");
     show_below_init(other.0.id());
@@ -148,7 +148,7 @@ fn the_owner_sees_what_she_can_do() {
         .ended(0);
     let app = stranger(&sim, "0");
     assert!(
-        to_owner().ends_with("; 0 does not serve nobody: use another device"),
+        to_owner().ends_with("use another device, because 0 does not serve nobody"),
         "{}",
         to_owner()
     );
@@ -157,7 +157,10 @@ fn the_owner_sees_what_she_can_do() {
     sim.up(&whole(""), &["--yes"]).ended(0);
     let app = stranger(&sim, "0");
     fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o750)).unwrap();
-    assert_contains(&to_root(&sim), &format!("`kill {}` ends it", app.pid()));
+    assert_contains(
+        &to_root(&sim),
+        &format!("run `kill {}` to end it", app.pid()),
+    );
 }
 
 /// Root becomes a client of any device, and its users are shut out all the same.
@@ -172,7 +175,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "error: its users may not enter {run_dir}, which leads to the daemon of 0\nhint: let users in (chmod o+x {run_dir})"
+            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir})"
         ),
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;
@@ -183,7 +186,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     let ran = sim.run(&["verify"]).ended(1);
     assert_contains(
         &ran.stderr,
-        "hint: mig-mps restart 0 lets its users in again\n",
+        "hint: run `mig-mps restart 0` to give its users access again\n",
     );
     sim.run(&["restart", "0", "--yes"]).ended(0);
     sim.run(&["verify"]).ended(0);
@@ -221,30 +224,30 @@ fn run_says_what_a_container_needs() {
     for (words, missing) in [
         (
             &["enroot", "start", "image", "true"][..],
-            format!("Add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
+            format!("add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
         ),
         (
             &["srun", "--container-image=x", "true"],
-            format!("Add --container-mounts={run_dir}:{run_dir}\n"),
+            format!("add --container-mounts={run_dir}:{run_dir}\n"),
         ),
         (
             &["docker", "run", "image"],
-            "Add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
+            "add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
             &["env", "A=b", "nerdctl", "run", "image"],
-            "Add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
+            "add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
         ),
         (
             &["podman", "run", "image"],
-            "Add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
+            "add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
         ),
     ] {
         let said = says(words);
         assert_contains(
             &said,
             &format!(
-                "does not have {run_dir}, and its programs run outside MPS without it. {missing}"
+                "does not have {run_dir}, and without it the programs run outside MPS; {missing}"
             ),
         );
     }

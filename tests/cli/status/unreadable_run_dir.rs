@@ -97,14 +97,13 @@ fn no_command_says_that_there_is_no_daemon() {
     needs_root!();
     let sim = closed();
     for args in [&["verify"][..], &["cdi"], &["slurm", "gres"]] {
-        let error = "error: no device has a daemon that can be seen: /tmp/…/run: Permission denied\n\
-                     hint: mig-mps doctor checks directories and records\n";
+        let error = "error: no device has a visible daemon: /tmp/…/run: Permission denied\nhint: run `mig-mps doctor` to check directories and records\n";
         assert_eq!(tidy(&by_nobody(&sim, args).ended(1).stderr), error);
     }
     let of_gpu = by_nobody(&sim, &["verify", "--gpu", "0"]).ended(2);
     assert_snapshot!(tidy(&of_gpu.stderr), @"
     error: no daemon serves a device of GPU 0 that can be seen: /tmp/…/run: Permission denied
-    hint: mig-mps doctor checks directories and records
+    hint: run `mig-mps doctor` to check directories and records
     ");
 }
 
@@ -116,7 +115,7 @@ fn nothing_is_planned_beside_daemons_that_cannot_be_seen() {
     fs::set_permissions(&profile, Permissions::from_mode(0o644)).unwrap();
     for args in [&["heal"][..], &["plan", profile.to_str().unwrap()]] {
         let stderr = tidy(&by_nobody(&sim, args).ended(1).stderr);
-        let error = "error: cannot use the run directory: /tmp/…/run: Permission denied\nhint: run it as root: ";
+        let error = "error: cannot use the run directory: /tmp/…/run: Permission denied\nhint: run it as root: `";
         assert!(stderr.starts_with(error), "{stderr}");
     }
 }
@@ -144,6 +143,7 @@ fn in_a_user_namespace_the_remedy_is_to_leave_it() {
     let heal = Ran::of(inside.uid(NOBODY).gid(NOBODY)).ended(1).stderr;
     // The first part of the path that belongs to somebody else: where the nodes lie decides which.
     assert_contains(&heal, ": it belongs to nobody\n");
-    let remedy = "hint: run this outside the user namespace, which does not map the owner of /";
+    let remedy =
+        "hint: run this command outside the user namespace, which does not map the owner of /";
     assert_contains(&heal, remedy);
 }

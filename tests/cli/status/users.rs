@@ -18,7 +18,7 @@ fn root_is_informed_that_users_take_turns() {
     let ran = sim.up(WHOLE, &[]).ended(0);
     assert!(
         ran.stderr
-            .starts_with("These devices serve one user at a time"),
+            .starts_with("note: these devices serve one user at a time"),
         "{}",
         ran.stderr
     );
@@ -60,7 +60,7 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     let said = plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN");
     assert_snapshot!(said.replace(sim.node.log_dir().to_str().unwrap(), "LOG"), @"
     error: only root can change this node: the run directory RUN belongs to root
-    hint: run it as root: sudo MIG_MPS_RUN_DIR=RUN MIG_MPS_LOG_DIR=LOG mig-mps down; or unset MIG_MPS_RUN_DIR for daemons of your own
+    hint: run it as root: `sudo MIG_MPS_RUN_DIR=RUN MIG_MPS_LOG_DIR=LOG mig-mps down`; or unset MIG_MPS_RUN_DIR for daemons of your own
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
@@ -102,7 +102,7 @@ fn a_plain_user_without_a_runtime_directory_gets_a_hint() {
     let ran = Ran::of(command.env_remove("XDG_RUNTIME_DIR")).ended(1);
     assert_snapshot!(ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"), @"
     error: XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons
-    hint: run it as root: sudo mig-mps up PROFILE; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set MIG_MPS_RUN_DIR
+    hint: run it as root: `sudo mig-mps up PROFILE`; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set MIG_MPS_RUN_DIR
     ");
 }
 
@@ -114,9 +114,10 @@ fn a_plain_user_cannot_partition_and_nothing_is_left() {
     let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(1);
     let said = plain(&ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"));
     assert_snapshot!(said, @"
-    GPU 0: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    error: GPU 0 (GPU-…): enable MIG mode: GPU-…: nvmlDeviceSetMigMode: Insufficient Permissions (4)
-    hint: run it as root: sudo mig-mps up PROFILE
+    note: GPU 0: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
+    error: GPU 0 (GPU-…): cannot enable MIG mode
+      cause: nvmlDeviceSetMigMode failed on GPU-…: Insufficient Permissions (4)
+    hint: run it as root: `sudo mig-mps up PROFILE`
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
 }
@@ -170,7 +171,7 @@ fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
     let daemon = sim.device("0.0")["daemon_pid"].clone();
     for args in &words[..4] {
         let ran = beside_roots(&sim, args);
-        let hint = format!("hint: run it as root: sudo mig-mps {}\n", args.join(" "));
+        let hint = format!("hint: run it as root: `sudo mig-mps {}`\n", args.join(" "));
         assert!(ran.stderr.ends_with(&hint), "{args:?}: {ran:?}");
         assert_ne!(ran.status, 0, "{args:?}");
         assert!(!ran.stderr.contains("Nothing to do"), "{args:?}: {ran:?}");
@@ -179,7 +180,7 @@ fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
     kill(&daemon);
     for args in &words[4..] {
         let ran = beside_roots(&sim, args);
-        let hint = format!("hint: run it as root: sudo mig-mps {}\n", args.join(" "));
+        let hint = format!("hint: run it as root: `sudo mig-mps {}`\n", args.join(" "));
         assert!(ran.stderr.ends_with(&hint), "{args:?}: {ran:?}");
         assert_ne!(ran.status, 0, "{args:?}");
     }
@@ -190,8 +191,8 @@ fn down_names_roots_daemons_to_a_user_who_has_none() {
     needs_root!();
     let sim = Sim::small();
     assert_snapshot!(beside_roots(&sim, &["down"]).ended(4).stderr, @"
-    error: none of the daemons here is yours: 2 devices are served by daemons of /run/mig-mps
-    hint: run it as root: sudo mig-mps down
+    error: you own none of the daemons here: 2 devices are served by daemons of /run/mig-mps
+    hint: run it as root: `sudo mig-mps down`
     ");
     sim.run(&["down"]).ended(0);
     assert_eq!(
@@ -218,7 +219,7 @@ fn a_profile_for_others_is_roots_to_apply() {
     error: DIR/two users'.toml:4:17: a plain user cannot serve "user:daemon"
       |
     4 | mps = { serve = "user:daemon" }
-      |                 ^^^^^^^^^^^^^ run it as root: sudo mig-mps up 'DIR/two users'\''.toml' --yes; for a plain user it is "self", or leave serve out
+      |                 ^^^^^^^^^^^^^ run it as root: `sudo mig-mps up 'DIR/two users'\''.toml' --yes`; use "self", or omit serve
     "#);
 }
 

@@ -400,14 +400,14 @@ fn a_check_shortens_names_before_it_hides_settings_and_has_one_set_of_columns() 
       PROFILE  AT   SMS   GIB  SERVE          THREADS   LIMIT  CLIENTS  NAMES
       1g.10gb  0     14   9.5  one-at-a-time     100%       -        -  7.0
       3g.40gb  4-7   42  39.2  one-at-a-time    52.3%  20030M        2  7.4
-      3g.40gb, share = 2: 20 of 42 SMs and 19.5 GiB each; 2 SMs are in no share
-        (share = 3 uses all)
+      3g.40gb, share = 2: 20 of 42 SMs and 19.5 GiB each; 2 SMs remain unused (share
+        = 3 uses all)
     hidden: server (widen the terminal, or use --json)
     It fits: 16 devices on 8 GPUs.
-    GPUs 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
-      1g.10gb uses 124
-    GPU 7: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 ×
-      1g.10gb uses all
+    note: GPUs 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb
+      + 2 × 1g.10gb uses 124
+    note: GPU 7: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2
+      × 1g.10gb uses all
     ");
     let args: Vec<&str> = check.split(' ').collect();
     let piped = sim.run(&args).ended(0).stdout;

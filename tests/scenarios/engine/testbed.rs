@@ -36,14 +36,14 @@ pub(crate) struct Testbed {
 
 /// Words of errors that say that something is changed.
 const CHANGES: [&str; 8] = [
-    "still there: ",
+    "not undone: ",
     "the profile was applied in part",
     "no part of the profile could be applied",
-    "nothing is undone",
-    "mig-mps heal then replaces the daemons",
-    "what mig-mps made stays",
-    "starting nvidia-dcgm.service again",
-    "have followed the last change of the devices",
+    "nothing was undone",
+    "`mig-mps heal` then replaces the daemons",
+    "devices and instances of mig-mps remain",
+    "cannot start nvidia-dcgm.service again",
+    "have not followed the last change of the devices",
 ];
 
 /// Everything that a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons

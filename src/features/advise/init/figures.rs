@@ -77,16 +77,21 @@ pub(super) fn ask_amounts(
     names.sort();
     names.dedup();
     if let Some(want) = given.iter().find(|want| !names.contains(&want.program)) {
-        let what = format!("--want names \"{}\", which has no figures", want.program);
+        let what = format!("--want contains \"{}\", which has no figures", want.program);
         let hint = match names.as_slice() {
-            [] => "compare --save FILE measures programs".to_owned(),
-            names => format!("there are figures of {}", join_words(names, "and")),
+            [] => "run `mig-mps compare --save FILE` to measure programs".to_owned(),
+            names => format!(
+                "use a program that has figures: {}",
+                join_words(names, "and")
+            ),
         };
         return Err(usage_error(what).with_hint(hint));
     }
     for name in &names {
         if given.iter().filter(|want| want.program == *name).count() > 1 {
-            return Err(usage_error(format_args!("--want names \"{name}\" twice")));
+            return Err(usage_error(format_args!(
+                "--want contains \"{name}\" twice"
+            )));
         }
         let question = Question {
             text: &format!("How much of {name} is to run?"),
@@ -114,9 +119,10 @@ pub(super) fn ask_amounts(
         .collect();
     interview.check_flag("--want", &defaults.join(","))?;
     if wanted.programs.is_empty() {
-        let error = usage_error("no program is to run");
-        return Err(error
-            .with_hint("compare --save FILE measures programs, and --want says how much of each"));
+        let error = usage_error("no program is requested");
+        return Err(error.with_hint(
+            "run `mig-mps compare --save FILE` to measure programs, and use --want to request them",
+        ));
     }
     Ok(wanted)
 }

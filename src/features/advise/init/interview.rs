@@ -102,10 +102,12 @@ impl Interview {
             .collect();
         let flags = join_words(&flags, "and");
         let defaults = self.missing.join(" ");
-        Err(
-            usage_error(format_args!("there is no terminal to ask on: give {flags}"))
-                .with_hint(format!("the defaults, which --yes takes, are {defaults}")),
-        )
+        Err(usage_error(format_args!(
+            "missing {flags}, and there is no terminal to ask on"
+        ))
+        .with_hint(format!(
+            "add the missing options, or use --yes for the defaults {defaults}"
+        )))
     }
 }
 
@@ -313,7 +315,7 @@ pub(super) fn ask_jobs<'a>(
         .map(|group| group.total_devices(group.most_devices().min(JOBS_PER_GPU)))
         .sum();
     let default = usual.to_string();
-    let meaning = format!("Each gets a device of its own. At most {most} fit.");
+    let meaning = format!("Each job gets a separate device. At most {most} fit.");
     let question = Question {
         text: "How many jobs will run at once?",
         meaning: &meaning,
@@ -366,7 +368,7 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
         .max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
     let (name, has) = (&largest.name, largest.memory_mib);
     Some(format!(
-        "{name} has {} GiB: ask for {}G",
+        "ask for {1}G; {name} has {0} GiB",
         format_gib(has << 20),
         has >> 10
     ))
@@ -408,10 +410,10 @@ fn too_many(
     if nearest.is_empty() {
         nearest.push(describe_largest_jobs(supply, supply.most_jobs()));
     }
-    let nearest = format!("{} would fit", nearest.join(", or "));
+    let nearest = format!("request {}", nearest.join(", or "));
     let hints = smaller_than_its_name(supply, least).into_iter();
-    let sharing = "jobs can share a device by MPS: share = N in the profile gives each of N an equal part (mig-mps help \
-                   recipes: A class of twenty)";
+    let sharing = "let jobs share a device by MPS: share = N in the profile gives each of N an equal part (`mig-mps \
+     help recipes`, A class of twenty)";
     CommandError {
         hints: hints.chain([nearest, sharing.to_owned()]).collect(),
         ..CommandError::new(ExitStatus::Infeasible, what)

@@ -27,7 +27,7 @@ use crate::node::lost_gpu_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::format_count;
-use crate::render::{Question, ask_yes_no, examples_and_statuses, note, print};
+use crate::render::{Question, ask_yes_no, examples_and_statuses, note, print, report};
 use crate::settings::Serve;
 use crate::shared::DraftProfile;
 
@@ -189,7 +189,7 @@ fn ask_whole(
 fn check_no_partition_flags(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     if whole.is_empty() {
         let error = usage_error("no GPU here can be partitioned, and none is to stay whole");
-        return Err(error.with_hint("keep GPUs whole: --whole all"));
+        return Err(error.with_hint("keep the GPUs whole with --whole all"));
     }
     let flags = [
         ("--jobs", args.jobs.is_some()),
@@ -199,9 +199,9 @@ fn check_no_partition_flags(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()
     for (flag, is_given) in flags {
         if is_given {
             return Err(usage_error(format_args!(
-                "{flag} is for GPUs that are partitioned, and there is none"
+                "{flag} is for GPUs that are partitioned, and there are none"
             ))
-            .with_hint(format!("leave {flag} out")));
+            .with_hint(format!("omit {flag}")));
         }
     }
     Ok(())
@@ -247,7 +247,7 @@ fn choose_partitions<'a>(
         let error = usage_error(format_args!(
             "--layout needs a number for each product: {needed}, not {given}"
         ));
-        return Err(error.with_hint(format!("the recommended layouts are --layout {first}")));
+        return Err(error.with_hint(format!("use the recommended layouts with --layout {first}")));
     }
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {
@@ -279,7 +279,7 @@ fn choose_one<'a>(
         match choices.get(*number as usize - 1) {
             Some((_, partition)) => Ok(partition.clone()),
             None => Err(usage_error(format_args!(
-                "there is no layout {number}: write 1 to {most}"
+                "there is no layout {number}: choose 1 to {most}"
             ))),
         }
     })
@@ -294,7 +294,7 @@ fn note_left_out(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[PartitionCh
             .any(|choice| choice.supply.group.indices == group.indices);
         if !is_whole && !is_partitioned {
             note(&format!(
-                "{} is left out: it has no device for such jobs.",
+                "{} is left out, because it has no device for such jobs",
                 group.product
             ));
         }
@@ -321,22 +321,24 @@ impl<'a> NewProfile<'a> {
         let beside = directory_of(path);
         if path.is_dir() {
             let error = usage_error(format_args!("{shown} is a directory"));
-            return Err(error.with_hint("name a file in it"));
+            return Err(error.with_hint("give the path of a file in this directory"));
         }
         if !beside.is_dir() {
             let beside = beside.display();
             let error = usage_error(format_args!("there is no directory {beside}"));
-            return Err(error.with_hint(format!("mkdir -p {beside}")));
+            return Err(error.with_hint(format!("run `mkdir -p {beside}`")));
         }
         if !may_write(beside) {
             let message = format!("cannot write {shown}: no permission to write in its directory");
-            return Err(command_error(message).with_hint("name another file"));
+            return Err(command_error(message).with_hint("choose another file"));
         }
         let exists = fs::symlink_metadata(path).is_ok();
         if exists && !force {
             if !interview.is_interactive() {
                 let error = usage_error(format_args!("{shown} exists"));
-                return Err(error.with_hint("replace it with --force, or name another file"));
+                return Err(
+                    error.with_hint("replace the file with --force, or choose another file")
+                );
             }
             let question = format!("{shown} exists. Replace it?");
             match ask_yes_no(&question).context("cannot ask on the terminal")? {
@@ -383,7 +385,7 @@ impl<'a> NewProfile<'a> {
         });
         let shown = path.display();
         let sudo = if caller() == Uid::ROOT { "" } else { "sudo " };
-        note(&format!(
+        report(&format!(
             "\nWrote {shown}: {wrote}. Next:\n  mig-mps check {word}{models}\n  mig-mps plan {word}\n  {sudo}mig-mps up {word}"
         ));
     }

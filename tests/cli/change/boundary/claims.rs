@@ -112,7 +112,7 @@ fn kill_signals_nobody_elses_process() {
     assert_eq!(ran.status, 4, "{}", ran.stdout);
     assert_contains(
         &ran.stderr,
-        "is not its server's user's, and the driver does not list it",
+        "does not belong to the user of its server, and the driver does not list it",
     );
     assert!(is_alive(service.pid()), "a root service was killed");
 }

@@ -54,7 +54,7 @@ fn root_reads_no_users_records() {
     ] {
         let ran = sim.run(args).ended(4);
         let hint = format!(
-            "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
+            "hint: run `runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0`",
             args[0]
         );
         assert_contains(&ran.stderr, &hint);
@@ -143,7 +143,7 @@ fn a_directory_that_a_list_lets_somebody_change_is_refused() {
     let refused = up().ended(1).stderr;
     assert_contains(&refused, "the user nobody can write to it");
     let shown = shared.display();
-    let hint = format!("hint: examine the files in {shown}, then chmod go-w {shown}");
+    let hint = format!("hint: examine the files in {shown}, then run `chmod go-w {shown}`");
     assert_contains(&refused, &hint);
     // As the hint has it. The list's mask then lets nobody write.
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
@@ -175,7 +175,7 @@ fn a_directory_that_users_of_a_group_can_change_is_refused() {
         let refused = up(&run).ended(1).stderr;
         assert_contains(&refused, &format!("the group {OF_USERS} can write to it"));
         let shown = shared.display();
-        let hint = format!("hint: examine the files in {shown}, then chmod go-w {shown}");
+        let hint = format!("hint: examine the files in {shown}, then run `chmod go-w {shown}`");
         assert_contains(&refused, &hint);
     }
     assert_eq!(sim.happened("daemon start"), 0);

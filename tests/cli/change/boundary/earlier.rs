@@ -110,7 +110,7 @@ fn it_is_shown_and_the_next_up_replaces_it() {
     assert_eq!(status["remarks"][0]["id"], "daemon-of-user", "{status:#}");
     assert_eq!(
         status["remarks"][0]["what"],
-        "its daemon runs as nobody, as mig-mps 0.2 started it: `mig-mps restart 0` starts one that runs as root"
+        "its daemon runs as nobody, as mig-mps 0.2 started it: run `mig-mps restart 0` to start a daemon that runs as root"
     );
     // It has a client, which is not disturbed.
     let busy = sim.up(&whole(HERS), &["--yes"]).ended(4);
@@ -145,11 +145,11 @@ fn restart_and_down_end_it_without_a_session() {
         let refused = sim.run(args).ended(4).stderr;
         assert_contains(
             &refused,
-            "runs as nobody, as mig-mps 0.2 started it: root opens no session with it",
+            "runs as nobody, as mig-mps 0.2 started it, so root cannot open a session with it",
         );
         assert_contains(
             &refused,
-            "hint: mig-mps restart 0 starts one that runs as root",
+            "hint: run `mig-mps restart 0` to start a daemon that runs as root",
         );
     }
     sim.run(&["status"]).ended(0);
@@ -176,7 +176,9 @@ fn it_is_not_ended_where_it_cannot_be_replaced() {
     let mut shell = Command::new("unshare");
     shell.args(["-m", "--propagation", "private", "sh", "-ec", &script]);
     let ran = Ran::of(shell.env_clear().envs(sim.node.env())).ended(1);
-    let said = format!("cannot start the daemon of 0: {log}: its file system has no access");
+    let said = format!(
+        "cannot start the daemon of device 0\n  cause: {log}: its file system does not support access"
+    );
     assert_contains(&ran.stderr, &said);
     assert!(is_alive(earlier.daemon));
 }

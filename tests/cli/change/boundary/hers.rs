@@ -214,7 +214,7 @@ fn a_file_system_without_lists_is_refused_by_name() {
     shell.args(["-m", "--propagation", "private", "sh", "-ec", &script]);
     let ran = Ran::of(shell.env_clear().envs(sim.node.env())).ended(1);
     let said = format!(
-        "cannot start the daemon of 0: {run}: its file system has no access control lists, by which one user is let in"
+        "cannot start the daemon of device 0\n  cause: {run}: its file system does not support access control lists, which give access to one user"
     );
     assert_contains(&ran.stderr, &said);
     assert_contains(&ran.stderr, "hint: set MIG_MPS_RUN_DIR");

@@ -76,7 +76,7 @@ fn a_mount_on_a_pipe_directory_is_detached() {
     assert!(
         documents[0]["problems"]
             .to_string()
-            .contains("mounted a file system"),
+            .contains("another file system is mounted"),
         "{}",
         documents[0]
     );

@@ -166,8 +166,8 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
     let second = place.directory.join("second");
     fs::hard_link(&place.victim, &second).unwrap();
     assert_snapshot!(place.said(&lists(&second).ended(2)), @"
-    error: cannot write the trace file of MIG_MPS_LOG: /hers/second: it has another name, too
-    hint: move /hers/second away, and run this again
+    error: cannot write the trace file of MIG_MPS_LOG: /hers/second: it has a second name
+    hint: move /hers/second away, then run this command again
     ");
     place.victim_is_untouched();
 }

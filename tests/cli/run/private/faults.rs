@@ -109,9 +109,7 @@ fn a_directory_in_another_mount_namespace_is_named() {
     assert_contains(
         &refused,
         &format!(
-            "error: cannot join the programs on 0: the mount namespace of this program (a container) does not have the \
-             directory of their daemon, {}\n\
-             hint: set TMPDIR to a directory that all programs of the job have\n",
+            "error: cannot join the programs on device 0: the mount namespace of this program (a container) does not have the directory of their daemon, {}\nhint: set TMPDIR to a directory that is visible to all programs of the job\n",
             directories(&shared)[0].display()
         ),
     );
@@ -226,7 +224,7 @@ fn a_daemon_that_died_has_a_remedy_that_helps() {
         .stderr;
     assert_contains(
         &joining,
-        "error: 0 accepts no programs: its daemon has died\nhint: wait until the programs that share its private daemon have ended",
+        "error: device 0 accepts no programs: its daemon has died\nhint: wait until the programs that share its private daemon have exited",
     );
     assert!(first.finish().status.success());
     let ran = Ran::of(&mut private(&sim, &["--", "cuda-app", "run", "0"])).ended(0);

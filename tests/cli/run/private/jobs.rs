@@ -17,7 +17,7 @@ fn job_steps_do_not_meet_and_take_no_turns() {
     let same = Ran::of(&mut step("0", &["--", "cuda-app", "run", "0"])).ended(0);
     assert_contains(&same.stdout, "mps yes");
     let other = Ran::of(&mut step("1", &["--", "true"])).ended(125).stderr;
-    assert_contains(&other, "0 has an MPS daemon already: pid ");
+    assert_contains(&other, "device 0 already has an MPS daemon: pid ");
     assert_contains(&other, "run both programs in one job");
     first.finish();
     nothing_is_left(&sim);
@@ -50,7 +50,7 @@ fn jobs_of_every_batch_system_do_not_meet() {
         let same = Ran::of(&mut of_job("7", &["--", "cuda-app", "run", "0"])).ended(0);
         assert_contains(&same.stdout, "mps yes");
         let other = Ran::of(&mut of_job("9", &["--", "true"])).ended(125).stderr;
-        assert_contains(&other, "0 has an MPS daemon already: pid ");
+        assert_contains(&other, "device 0 already has an MPS daemon: pid ");
         assert!(first.finish().status.success(), "{variables}");
         nothing_is_left(&sim);
     }
@@ -74,7 +74,7 @@ fn the_control_group_of_a_job_decides_before_variables() {
         let other = Ran::of(&mut private(&sim, &["--", "true"]))
             .ended(125)
             .stderr;
-        assert_contains(&other, "0 has an MPS daemon already: pid ");
+        assert_contains(&other, "device 0 already has an MPS daemon: pid ");
     }
     assert!(first.finish().status.success());
     // Sessions of one user are no jobs.
@@ -108,7 +108,7 @@ fn sessions_whose_processes_logind_ends_do_not_meet() {
     let same = Ran::of(&mut in_session(3, &["cuda-app", "run", "0"])).ended(0);
     assert_contains(&same.stdout, "mps yes");
     let other = Ran::of(&mut in_session(4, &["true"])).ended(125).stderr;
-    assert_contains(&other, "0 has an MPS daemon already: pid ");
+    assert_contains(&other, "device 0 already has an MPS daemon: pid ");
     assert!(first.finish().status.success());
 }
 
@@ -120,7 +120,7 @@ fn the_job_of_another_user_gets_a_remedy_of_its_own() {
     let first = holding(&sim, &[]);
     let mut other = sim.by_nobody(&["run", "--private", "--", "true"]);
     let refused = Ran::of(other.env("TMPDIR", "/tmp")).ended(125).stderr;
-    assert_contains(&refused, "0 has an MPS daemon already: pid ");
+    assert_contains(&refused, "device 0 already has an MPS daemon: pid ");
     assert_contains(&refused, "hint: use another device, or wait");
     assert!(!refused.contains("kill"), "{refused}");
     assert!(first.finish().status.success());

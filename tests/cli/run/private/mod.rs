@@ -252,7 +252,7 @@ fn nccl_is_warned_of_more_ranks_than_devices() {
         command.envs(variable.map(|name| (name, "1")));
         Ran::of(&mut command).ended(0).stderr
     };
-    let warning = "2 ranks share 1 device, and NCCL takes one rank on each";
+    let warning = "2 ranks share 1 device, but NCCL accepts one rank on each";
     assert_contains(&run(0, Some("TORCH_NCCL_ASYNC_ERROR_HANDLING")), warning);
     assert_eq!(run(1, Some("NCCL_DEBUG")), "");
     assert_eq!(run(0, None), "");
@@ -274,7 +274,7 @@ fn nccl_is_warned_of_mig_devices_of_one_gpu() {
             .envs(more.iter().copied());
         Ran::of(&mut command).ended(0).stderr
     };
-    let warning = "Several ranks have MIG devices of one GPU.";
+    let warning = "several ranks use MIG devices of one GPU.";
     let nccl = [("NCCL_DEBUG", "WARN")];
     assert_contains(&run(&["--by-rank"], "0", "2", &nccl), warning);
     assert_eq!(run(&["--by-rank"], "1", "2", &nccl), "");
@@ -297,8 +297,8 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
         let mut command = launch(&sim, 0, ranks, &["--", "true"]);
         Ran::of(&mut command).ended(0).stderr
     };
-    assert_contains(&ranks(1), "The program gets one of 4 devices, 0.");
-    assert_contains(&ranks(2), "The 2 ranks get one device each, of 4");
+    assert_contains(&ranks(1), "the program uses only device 0 of 4 devices;");
+    assert_contains(&ranks(2), "the 2 ranks use one device each, of 4");
     assert_eq!(ranks(4), "");
     nothing_is_left(&sim);
     sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
@@ -310,10 +310,10 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
             .stderr
     };
     let visible = ("CUDA_VISIBLE_DEVICES", "0,1,2,3");
-    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 2.";
+    let note = "the program uses only device 2 of the 4 devices in CUDA_VISIBLE_DEVICES;";
     assert_contains(&run(&["2"], &[visible]), note);
     let single = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
-    let note = "The program gets one of the 4 devices in CUDA_VISIBLE_DEVICES, 0.";
+    let note = "the program uses only device 0 of the 4 devices in CUDA_VISIBLE_DEVICES;";
     assert_contains(&run(&["--by-rank"], &single), note);
     let four = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "4")];
     assert_eq!(run(&["--by-rank"], &four), "");
@@ -351,7 +351,7 @@ fn four_ranks_of_torchrun_share_two_daemons_and_are_warned() {
     let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
     assert_eq!(ran.stdout.matches("mps yes").count(), 4, "{ran:?}");
     assert_eq!(sim.happened("server ready"), 2, "{ran:?}");
-    let warning = "4 ranks share 2 devices, and NCCL takes one rank on each";
+    let warning = "4 ranks share 2 devices, but NCCL accepts one rank on each";
     assert_eq!(ran.stderr.matches(warning).count(), 1, "{ran:?}");
     nothing_is_left(&sim);
 }
@@ -487,7 +487,7 @@ fn daemons_of_a_run_directory_are_left_alone() {
     assert_eq!(daemons(&sim), 2);
     let mut command = private(&sim, &["--", "true"]);
     let refused = Ran::of(&mut command).ended(125).stderr;
-    assert_contains(&refused, "0 has an MPS daemon already: pid ");
+    assert_contains(&refused, "device 0 already has an MPS daemon: pid ");
     assert_eq!(daemons(&sim), 2);
     assert_eq!(directories(place(&sim)), [own]);
 }
@@ -596,7 +596,7 @@ fn a_container_needs_the_directory_above() {
         assert_contains(
             &said.stderr,
             &format!(
-                "A container of {engine} does not have {place}, and its programs run outside MPS without it."
+                "a container of {engine} does not have {place}, and without it the programs run outside MPS;"
             ),
         );
         let options =
