@@ -158,6 +158,16 @@ pub enum NoSuchDevice {
         /// The names of its devices.
         known: Vec<String>,
     },
+    /// The name that a GPU would have, which is part of a joint device.
+    #[error("no device is called \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
+    PartOfJoint { gpu: u32, device: String },
+    /// `down` has stopped it, and it cannot start now.
+    #[error("{device} is stopped, and cannot start: {why}")]
+    Unstartable {
+        device: String,
+        why: String,
+        hint: String,
+    },
     /// The GPU is lost or cannot be read, with the driver's error.
     #[error("{0}")]
     Lost(String),
@@ -213,6 +223,19 @@ impl NoSuchDevice {
 /// The hint for several devices in the place of one.
 pub const ONE_DEVICE_HINT: &str = "name one device; mig-mps run --any takes one that is free";
 
+/// Returns the error of a word that is the index of a GPU of a joint device; `None` for another word. The devices are given by
+/// their names and the indices of their GPUs.
+pub(super) fn part_of_joint_error(
+    word: &str,
+    devices: impl IntoIterator<Item = (String, Vec<u32>)>,
+) -> Option<NoSuchDevice> {
+    let gpu: u32 = word.parse().ok().filter(|_| is_index(word))?;
+    let (device, _) = devices
+        .into_iter()
+        .find(|(_, gpus)| gpus.len() > 1 && gpus.contains(&gpu))?;
+    Some(NoSuchDevice::PartOfJoint { gpu, device })
+}
+
 /// The number of devices that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
@@ -249,6 +272,8 @@ impl Failure for NoSuchDevice {
                     "name one device, or all of GPU {gpu} with --gpu {gpu} where several can be given"
                 )
             }
+            Self::PartOfJoint { device, .. } => format!("name {device} instead"),
+            Self::Unstartable { hint, .. } => hint.clone(),
             Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"

@@ -122,14 +122,15 @@ impl Plan {
                         let served = node.served_named(&stop.name).filter(|_| comes_back)?;
                         Some(NextDaemon::same_as(&served.record))
                     };
-                    let close = Action::Close(Close {
+                    Action::Close(Close {
                         name: stop.name.clone(),
+                        joint: stop.joint.clone(),
                         uuid: stop.uuid.clone(),
                         until,
                         next: next.map(Start::as_next_daemon).or_else(same),
                         is_waited_for: true,
-                    });
-                    close.with_reason("it waits for its clients")
+                    })
+                    .with_reason("it waits for its clients")
                 })
                 .collect();
             if !steps.is_empty() {
