@@ -145,12 +145,12 @@ fn gpu_fault_problem(served: &Served) -> Finding {
     }
     if served.record.key.is_joint() {
         // Measured on driver 580.
-        let mut seen = "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses".to_owned();
+        let seen = "a GPU fault: it takes programs again when the affected clients have ended: those on that GPU, and on every GPU that one of them also uses";
         let working: Vec<String> = served.unaffected.iter().map(Pid::to_string).collect();
-        seen += &match working.as_slice() {
-            [] => String::new(),
-            [pid] => format!("; pid {pid} is not affected"),
-            pids => format!("; pids {} are not affected", pids.join(", ")),
+        let seen = match working.as_slice() {
+            [] => seen.to_owned(),
+            [pid] => format!("{seen}; pid {pid} is not affected"),
+            pids => format!("{seen}; pids {} are not affected", pids.join(", ")),
         };
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
             "`mig-mps logs {name}` tells which device is to be reset, and `mig-mps kill {name} PID --signal` ends a client"

@@ -257,7 +257,7 @@ impl Failure for NoSuchDevice {
             Self::Unknown { wanted, known } => {
                 known_devices_hint(wanted, known, "device", Takes::Several)
             }
-            Self::NotServed { hint, .. } => hint.clone(),
+            Self::NotServed { hint, .. } | Self::Unstartable { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
@@ -273,7 +273,6 @@ impl Failure for NoSuchDevice {
                 )
             }
             Self::PartOfJoint { device, .. } => format!("name {device} instead"),
-            Self::Unstartable { hint, .. } => hint.clone(),
             Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
