@@ -128,6 +128,25 @@ impl Problem {
         }
     }
 
+    /// Returns these without those that say what another one says: GPUs that the same processes hold have the same reason, and a
+    /// joint device has the reason of one of its GPUs.
+    pub fn distinct(problems: &[Self]) -> Vec<&Self> {
+        let is_said_by = |one: &Self, other: &Self| {
+            let start = other.what.strip_suffix(one.what.as_str());
+            start.is_some_and(|start| start.ends_with(": ") || start.ends_with(", and "))
+        };
+        let mut distinct: Vec<&Self> = Vec::new();
+        for one in problems {
+            let is_same = |known: &&Self| known.device == one.device && known.what == one.what;
+            let is_said =
+                distinct.iter().any(is_same) || problems.iter().any(|other| is_said_by(one, other));
+            if !is_said {
+                distinct.push(one);
+            }
+        }
+        distinct
+    }
+
     /// Returns what every user may read of it.
     #[must_use]
     pub fn for_everybody(&self) -> Self {

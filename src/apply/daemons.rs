@@ -228,6 +228,7 @@ fn configure_daemon(
         check_server_has_gpus(run, record)?;
     } else {
         daemon.configure(&record.settings, was.as_ref())?;
+        check_daemon_has_gpus(daemon, record)?;
         if record.settings.server == Server::Eager {
             daemon.wait_for_server()?;
         }
@@ -257,6 +258,26 @@ fn check_server_has_gpus(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cau
         }
     }
     Ok(())
+}
+
+/// Checks the same of the daemon of a joint device, which has no server yet, or had one before.
+fn check_daemon_has_gpus(daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
+    if !record.key.is_joint() {
+        return Ok(());
+    }
+    let Some(gpus) = daemon.query_gpus()? else {
+        return Ok(());
+    };
+    match record
+        .driver_uuids()
+        .iter()
+        .find(|uuid| !gpus.contains(uuid))
+    {
+        Some(uuid) => Err(Cause::Other(format!(
+            "it does not have {uuid}: CUDA did not see that GPU when the daemon started"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The first user of an eager server.

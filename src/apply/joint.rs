@@ -13,7 +13,10 @@ impl JointGpus {
         let node = run.context.node;
         let stopped = plan
             .stops()
-            .filter_map(|stop| run.find_served(&stop.uuid))
+            .filter_map(|stop| {
+                run.find_served(&stop.uuid)
+                    .or_else(|| run.find_lost(&stop.uuid))
+            })
             .map(|served| served.record.key.clone());
         let started = plan.gpus.iter().flat_map(|gpu| {
             gpu.steps

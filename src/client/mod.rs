@@ -6,6 +6,7 @@
 
 pub mod admission;
 mod apptainer;
+mod attach;
 pub mod cdi_files;
 mod container;
 mod no_access;
@@ -14,6 +15,7 @@ mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
+pub use attach::HeldClient;
 pub use cdi_files::CdiFiles;
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
@@ -21,7 +23,7 @@ pub use container::{
 };
 pub use no_access::NoAccess;
 pub use ready::{
-    ClientSlot, HeldClient, NotReady, Verified, check_client_access, check_ready, check_user,
+    ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,
     check_user_mapping, verify_devices,
 };
 pub use variables::{ClientOptions, Variables};

@@ -139,7 +139,10 @@ impl Outcome {
     /// Returns the error of a profile of which parts, or all, were left out.
     fn partial_error(&self, is_of_nothing: bool) -> Option<CommandError> {
         let missing = &self.plan.missing;
-        let mut lines: Vec<String> = missing.iter().map(Problem::to_string).collect();
+        let mut lines: Vec<String> = Problem::distinct(missing)
+            .into_iter()
+            .map(Problem::to_string)
+            .collect();
         let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
         if let Some(run) = &self.failed {
             // The error of the run says what was undone, too.

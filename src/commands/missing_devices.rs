@@ -4,9 +4,10 @@ use super::detail_for;
 use crate::apply::ApplyError;
 use crate::client::NoAccess;
 use crate::error::CommandError;
+use crate::failure::Failure as _;
 use crate::host::Environment;
-use crate::node::{NoSuchDevice, Node, observe, observe_records};
-use crate::plan::{self, Refusal, Start};
+use crate::node::{Detail, NoSuchDevice, Node, observe, observe_records};
+use crate::plan::{self, Place, Refusal, Start};
 use crate::profile::ProfileError;
 use crate::state::{DeviceRecord, Origin, ProfileHistory, RunDir, StoppedDevice};
 
@@ -43,7 +44,11 @@ impl UnservedDevices {
         let starts: Vec<Start> = plan
             .starts()
             .filter(|start| !is_served(&start.name))
-            .cloned()
+            .map(|start| Start {
+                // A joint device always has a UUID.
+                uuid: start.uuid.clone().filter(|_| has_whole_gpus(node, start)),
+                ..start.clone()
+            })
             .collect();
         (!starts.is_empty()).then(|| Self {
             run_dir,
@@ -59,24 +64,39 @@ impl UnservedDevices {
     }
 }
 
+/// True but for a joint device that lacks a GPU, or has one in MIG mode.
+fn has_whole_gpus(node: &Node, start: &Start) -> bool {
+    start.joint.iter().all(|index| {
+        node.gpus
+            .iter()
+            .any(|gpu| gpu.index == *index && !gpu.in_mig_mode())
+    })
+}
+
 /// Returns the node with the devices that the applied profile has and no daemon serves as stopped devices; `None` if there
 /// are none.
 pub(super) fn with_unserved_devices(node: &Node, environment: &Environment) -> Option<Node> {
     let unserved = UnservedDevices::find(environment, Some(node))?;
     let mut named = node.clone();
     for start in unserved.starts {
-        let device = node
-            .devices
-            .iter()
-            .find(|one| Some(&one.uuid) == start.uuid.as_ref());
-        let Some(device) = device.filter(|device| node.find_stopped(device).is_none()) else {
+        let Some(uuid) = &start.uuid else {
+            continue;
+        };
+        let device = node.devices.iter().find(|one| one.uuid == *uuid);
+        if device.is_some_and(|device| node.find_stopped(device).is_some()) {
+            continue;
+        }
+        // A joint device is there once it is known as stopped.
+        let joint = (!start.joint.is_empty()).then(|| start.whole_device_key(node, ""));
+        let Some(key) = device.map(|device| device.key.clone()).or(joint) else {
             continue;
         };
         let stopped = StoppedDevice {
             record: DeviceRecord {
                 name: start.name,
-                key: device.key.clone(),
-                uuid: device.uuid.clone(),
+                key,
+                uuid: uuid.clone(),
+                joint_gpus: start.joint,
                 settings: start.settings,
                 ..DeviceRecord::default()
             },
@@ -86,6 +106,23 @@ pub(super) fn with_unserved_devices(node: &Node, environment: &Environment) -> O
     }
     named.join();
     Some(named)
+}
+
+/// Returns why a device that `down` has stopped, which one of these words names, cannot start; `None` if there is none.
+fn hint_for_stopped(environment: &Environment, words: &[String]) -> Option<String> {
+    let recorded = observe_records(environment).ok()?;
+    let name = recorded
+        .stopped
+        .iter()
+        .map(|(_, stopped)| &stopped.record.name)
+        .find(|name| words.contains(name))?;
+    let node = observe(environment, Detail::GEOMETRY).ok()?;
+    match node.resolve_words(std::slice::from_ref(name)) {
+        Err(error @ NoSuchDevice::Unstartable { .. }) => {
+            Some(format!("{error}; {}", error.hint().unwrap_or_default()))
+        }
+        _ => None,
+    }
 }
 
 /// The commands that say in their own words that a device has no daemon, or that there is no such profile.
@@ -157,18 +194,24 @@ pub fn add_way_back_hint(
         Some((unserved, start))
     });
     let Some((unserved, start)) = named else {
+        if let Some(hint) = hint_for_stopped(environment, words) {
+            error.hints = vec![hint];
+            return error;
+        }
         return with_device_for_profile(error, environment, command, words);
     };
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };
+    let purpose = match start.place {
+        Place::Mig { .. } => "to create its instance again and start a daemon",
+        Place::Whole => "to disable MIG mode and start a daemon",
+    };
     let way_back = if start.uuid.is_some() {
         format!("run `{sudo}mig-mps start {name}` to start a daemon")
     } else if ProfileHistory::is_default(environment) {
-        format!("run `{sudo}mig-mps up` to create its instance again and start a daemon")
+        format!("run `{sudo}mig-mps up` {purpose}")
     } else {
-        format!(
-            "run `mig-mps profiles --applied | {sudo}mig-mps up -` to create its instance again and start a daemon"
-        )
+        format!("run `mig-mps profiles --applied | {sudo}mig-mps up -` {purpose}")
     };
     // The hints are about devices that are served, and profiles in files.
     error.hints = vec![format!(

@@ -42,7 +42,7 @@ impl fmt::Display for Pid {
 
 /// The start time of a process, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)), the same in every time
 /// namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StartTime(pub u64);
 

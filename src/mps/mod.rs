@@ -19,7 +19,8 @@ pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, QUARANTINE};
 pub use launch::{LaunchRequest, Launched, become_daemon_command};
 pub(crate) use log::parse_lines;
 pub use log::{
-    LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, needs_rotation, rotate_logs,
+    LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, logged_fault_victims,
+    needs_rotation, rotate_logs,
 };
 pub use processes::{
     LockHolder, MpsProcesses, MpsProgram, is_daemon, read_mps_table, servers_of, uses_pipe_dir,

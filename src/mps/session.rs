@@ -177,6 +177,20 @@ impl Daemon {
         }
     }
 
+    /// Returns the UUIDs of the GPUs that the daemon has; `None` from a driver before 580, whose daemons cannot tell.
+    pub fn query_gpus(&self) -> Result<Option<Vec<String>>, MpsError> {
+        let answer =
+            self.run_commands(&["device_query".to_owned()], BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
+        let uuids: Vec<String> = answer
+            .lines
+            .iter()
+            .flat_map(|line| line.split_whitespace())
+            .filter(|word| word.starts_with("GPU-"))
+            .map(str::to_owned)
+            .collect();
+        Ok((!uuids.is_empty()).then_some(uuids))
+    }
+
     /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
     /// `get_server_status`.
     fn add_logged(&self, status: &mut DaemonStatus) {

@@ -2,6 +2,7 @@
 
 use super::fault::Finding;
 use super::{Client, DaemonState, Device, LOST_GPU_REMEDY, Node, Presence, Served};
+use crate::host::Pid;
 use crate::settings::KEYS;
 
 /// Returns the problem of a device's daemon, if there is one.
@@ -146,6 +147,12 @@ fn gpu_fault_problem(served: &Served) -> Finding {
         // Measured on driver 580.
         let seen = "a GPU fault: it accepts programs again when the affected clients have exited (the clients on that \
          GPU, and on every GPU that one of them also uses)";
+        let working: Vec<String> = served.unaffected.iter().map(Pid::to_string).collect();
+        let seen = match working.as_slice() {
+            [] => seen.to_owned(),
+            [pid] => format!("{seen}; pid {pid} is not affected"),
+            pids => format!("{seen}; pids {} are not affected", pids.join(", ")),
+        };
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
             "run `mig-mps logs {name}` to see which device must be reset, or `mig-mps kill {name} PID --signal` to end a client"
         ));

@@ -158,6 +158,16 @@ pub enum NoSuchDevice {
         /// The names of its devices.
         known: Vec<String>,
     },
+    /// The name that a GPU would have, which is part of a joint device.
+    #[error("no device is called \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
+    PartOfJoint { gpu: u32, device: String },
+    /// `down` has stopped it, and it cannot start now.
+    #[error("{device} is stopped, and cannot start: {why}")]
+    Unstartable {
+        device: String,
+        why: String,
+        hint: String,
+    },
     /// The GPU is lost or cannot be read, with the driver's error.
     #[error("{0}")]
     Lost(String),
@@ -211,6 +221,19 @@ impl NoSuchDevice {
 /// The hint for several devices in the place of one.
 pub const ONE_DEVICE_HINT: &str = "choose one device; `mig-mps run --any` selects a free one";
 
+/// Returns the error of a word that is the index of a GPU of a joint device; `None` for another word. The devices are given by
+/// their names and the indices of their GPUs.
+pub(super) fn part_of_joint_error(
+    word: &str,
+    devices: impl IntoIterator<Item = (String, Vec<u32>)>,
+) -> Option<NoSuchDevice> {
+    let gpu: u32 = word.parse().ok().filter(|_| is_index(word))?;
+    let (device, _) = devices
+        .into_iter()
+        .find(|(_, gpus)| gpus.len() > 1 && gpus.contains(&gpu))?;
+    Some(NoSuchDevice::PartOfJoint { gpu, device })
+}
+
 /// The number of devices that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
@@ -233,7 +256,7 @@ impl Failure for NoSuchDevice {
             Self::Unknown { wanted, known } => {
                 known_devices_hint(wanted, known, "device", Takes::Several)
             }
-            Self::NotServed { hint, .. } => hint.clone(),
+            Self::NotServed { hint, .. } | Self::Unstartable { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "run `mig-mps status` to see the devices".to_owned()
             }
@@ -248,6 +271,7 @@ impl Failure for NoSuchDevice {
                     "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
+            Self::PartOfJoint { device, .. } => format!("name {device} instead"),
             Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "choose one device, or all of GPU {wanted} with --gpu {wanted} in commands that accept several"

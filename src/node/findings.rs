@@ -42,16 +42,8 @@ impl Node {
         if devices.is_empty() {
             found.extend(self.unpartitioned_gpus_remark());
         }
-        for finding in self
-            .missing
-            .iter()
-            .map(|missing| self.left_out_problem(missing))
-        {
-            // GPUs that the same processes hold have the same reason.
-            if !found.contains(&finding) {
-                found.push(finding);
-            }
-        }
+        let missing = Problem::distinct(&self.missing).into_iter();
+        found.extend(missing.map(|missing| self.left_out_problem(missing)));
         for served in self.served() {
             found.extend(
                 remarks_on(served)
@@ -67,6 +59,14 @@ impl Node {
             let stopped = self.find_stopped(device);
             found.extend(stopped.map(|(_, stopped)| stopped_device_remark(stopped)));
         }
+        let unstartable = self.unstartable_devices();
+        found.extend(unstartable.map(|(stopped, problem)| {
+            let origin = stopped.origin.describe("at");
+            let seen = format!("stopped by {origin}, and cannot start: {}", problem.what);
+            let finding = Finding::warn("device-stopped", seen);
+            let finding = finding.with_remedy(problem.hint.unwrap_or_default());
+            finding.on_device(&stopped.record.name)
+        }));
         debug_assert!(found.iter().all(Finding::matches_fault_table), "{found:?}");
         found.extend(self.unknown_faults());
         found.retain(|one| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
 use crate::host::format_gpus;
 use crate::mps::ControlProgram;
-use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage, Nvml};
+use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::state::DeviceKey;
 
 impl Node {
@@ -145,18 +145,13 @@ impl Served {
             return;
         };
         let indices = &self.record.joint_gpus;
-        // The driver's answer has them by their positions.
-        let by_index = |usage: &GpuUsage| {
-            let index = *indices.get(usage.index as usize)?;
-            Some(GpuUsage { index, ..*usage })
-        };
         for client in self.clients.as_mut_slice() {
             client.gpus = processes
                 .compute
                 .iter()
                 .filter(|usage| Some(usage.pid) == client.pid)
                 .flat_map(|usage| &usage.gpus)
-                .filter_map(by_index)
+                .filter_map(|usage| usage.of_device(indices))
                 .collect();
         }
     }

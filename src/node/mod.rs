@@ -19,6 +19,7 @@ mod outside_cause;
 mod served;
 mod snapshot;
 mod state;
+mod stopped;
 
 use device_selector::LOST_GPU_REMEDY;
 
@@ -37,9 +38,7 @@ pub use observe::{
     ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
     observe_without_driver,
 };
-pub use outside_cause::OutsideCause;
-pub use served::{
-    Client, Clients, Closer, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable,
-};
+pub use outside_cause::{OutsideCause, OutsideMps};
+pub use served::{Client, Clients, Closer, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};

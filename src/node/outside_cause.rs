@@ -2,15 +2,18 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{Device, Node, OutsideMps, Served, Variable};
+use super::served::{Owner, as_owner, as_seconds};
+use super::{Device, Node, Served, Variable};
 use crate::host::{
-    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, quote_for_shell, shorten_command,
-    stat_untrusted, user_name,
+    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, format_gpus, quote_for_shell,
+    shorten_command, stat_untrusted, user_name,
 };
-use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage};
 
 /// The most likely reason why a program is not a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +189,40 @@ impl OutsideCause {
     }
 }
 
+/// A program that computes on a device without being a client of a daemon.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct OutsideMps {
+    /// The process id.
+    pub pid: Pid,
+    /// Its user; `None` if hidden.
+    #[serde(flatten, serialize_with = "as_owner")]
+    #[schemars(with = "Owner")]
+    pub user: Option<Uid>,
+    /// The command line.
+    pub command: String,
+    /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
+    pub workload: Option<Workload>,
+    /// The systemd service that it belongs to; null if there is none, or it cannot be seen.
+    pub unit: Option<String>,
+    /// True if it is the only process of its service that systemd has started itself.
+    #[serde(skip)]
+    pub is_main: bool,
+    /// Device memory in use; null if the driver does not report it.
+    #[serde(rename = "memory_used_bytes")]
+    pub memory: Option<u64>,
+    /// The GPUs of a joint device that it uses; empty on another device.
+    pub gpus: Vec<GpuUsage>,
+    /// Time since its start.
+    #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<u64>")]
+    pub age: Option<Duration>,
+    /// True if a daemon serves the device; the program is then one of the problems.
+    pub is_served: bool,
+    /// The likely cause.
+    #[schemars(with = "String")]
+    pub cause: OutsideCause,
+}
+
 impl OutsideMps {
     /// `pid 4711 (alice, python train.py, 6147 MiB, slurm 7.0) computes outside MPS: …`
     pub(super) fn describe(&self) -> String {
@@ -198,6 +235,8 @@ impl OutsideMps {
             Some(bytes) => format!("{} MiB", bytes >> 20),
             None => "memory hidden".to_owned(),
         });
+        let gpus: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
+        facts.extend((!gpus.is_empty()).then(|| format_gpus(&gpus)));
         let workload = self.workload.as_ref().filter(|workload| workload.is_any());
         facts.extend(workload.map(Workload::to_string));
         if workload.is_none() {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{AccessFault, DaemonState, OutsideCause};
+use super::{AccessFault, DaemonState};
 use crate::config::{
     DEFAULT_PIPE_DIRECTORIES, PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX,
 };
@@ -43,6 +43,8 @@ pub struct Served {
     pub servers: Vec<ServerProcess>,
     /// Its clients. Its servers are known if they are.
     pub clients: Clients,
+    /// The clients of a joint device that a GPU fault has not reached, and that still work, as far as that is known.
+    pub unaffected: Vec<Pid>,
     /// Programs that wait in `cuInit` until those of another user have exited.
     pub waiting: Vec<Client>,
     /// The pods that hold a share, and of which no program is a client, by namespace and name. Read with the clients'
@@ -73,6 +75,7 @@ impl Served {
             state: DaemonState::Dead,
             servers: Vec::new(),
             clients: Clients::Partial(Vec::new()),
+            unaffected: Vec::new(),
             waiting: Vec::new(),
             idle_pods: Vec::new(),
             hardware_limit: None,
@@ -284,7 +287,7 @@ impl Closer {
 
 /// The user of a process, as documents have it.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Owner {
+pub(super) struct Owner {
     /// The user's name; null if hidden.
     user: Option<String>,
     /// The user's number; null if hidden.
@@ -296,7 +299,7 @@ struct Owner {
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes it"
 )]
-fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S::Error> {
     Owner {
         user: uid.map(user_name),
         uid: uid.map(|uid| uid.0),
@@ -305,7 +308,10 @@ fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S:
 }
 
 #[allow(clippy::ref_option, reason = "serde passes it")]
-fn as_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_seconds<S: Serializer>(
+    age: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     age.map(|age| age.as_secs()).serialize(serializer)
 }
 
@@ -318,6 +324,9 @@ pub struct ServerProcess {
     #[serde(flatten, serialize_with = "as_owner")]
     #[schemars(with = "Owner")]
     pub user: Option<Uid>,
+    /// Identifies the process together with the pid; `None` if it was not read.
+    #[serde(skip)]
+    pub started: Option<StartTime>,
 }
 
 impl ServerProcess {
@@ -325,6 +334,7 @@ impl ServerProcess {
         Self {
             pid: process.pid,
             user: process.owner(),
+            started: Some(process.started),
         }
     }
 }
@@ -431,38 +441,6 @@ impl Stray {
     pub fn is_idle(&self) -> bool {
         self.clients.as_ref().is_some_and(Vec::is_empty)
     }
-}
-
-/// A program that computes on a device without being a client of a daemon.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct OutsideMps {
-    /// The process id.
-    pub pid: Pid,
-    /// Its user; `None` if hidden.
-    #[serde(flatten, serialize_with = "as_owner")]
-    #[schemars(with = "Owner")]
-    pub user: Option<Uid>,
-    /// The command line.
-    pub command: String,
-    /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
-    pub workload: Option<Workload>,
-    /// The systemd service that it belongs to; null if there is none, or it cannot be seen.
-    pub unit: Option<String>,
-    /// True if it is the only process of its service that systemd has started itself.
-    #[serde(skip)]
-    pub is_main: bool,
-    /// Device memory in use; null if the driver does not report it.
-    #[serde(rename = "memory_used_bytes")]
-    pub memory: Option<u64>,
-    /// Time since its start.
-    #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
-    #[schemars(with = "Option<u64>")]
-    pub age: Option<Duration>,
-    /// True if a daemon serves the device; the program is then one of the problems.
-    pub is_served: bool,
-    /// The likely cause.
-    #[schemars(with = "String")]
-    pub cause: OutsideCause,
 }
 
 /// An MPS daemon or server that mig-mps did not start. It is never touched.

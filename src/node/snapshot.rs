@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::device_selector::{Candidate, device_order, select_candidates};
+use super::device_selector::{Candidate, device_order, part_of_joint_error, select_candidates};
 use super::device_spelling::strip_affixes;
 use super::joint::{client_limits, shared_compute_mode};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
@@ -325,7 +325,7 @@ impl Node {
             || self
                 .lost_records
                 .iter()
-                .any(|served| served.record.uuid == uuid)
+                .any(|served| served.record.uuid == uuid || served.record.key.has_gpu(uuid))
     }
 
     /// The compute mode that a device had before a daemon of this boot changed it.
@@ -383,6 +383,13 @@ impl Node {
         }
         if let Some(found) = self.find_device_by_spelling(word) {
             return Ok(vec![found?.name.clone()]);
+        }
+        if let Some(error) = self.unstartable_error(&wanted) {
+            return Err(error);
+        }
+        let gpus_of = |device: &Device| (device.name.clone(), device.gpu_indices().to_vec());
+        if let Some(error) = part_of_joint_error(&wanted, self.devices.iter().map(gpus_of)) {
+            return Err(error);
         }
         if let Some(why) = self.lost_gpu_reason(&wanted) {
             return Err(NoSuchDevice::Lost(why.to_owned()));

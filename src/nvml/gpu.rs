@@ -310,6 +310,14 @@ pub struct Usage {
     pub gpus: Vec<GpuUsage>,
 }
 
+impl GpuUsage {
+    /// Returns the same by the index of the GPU, of an answer of the driver that has the GPUs by their positions among these.
+    pub fn of_device(&self, indices: &[u32]) -> Option<Self> {
+        let index = *indices.get(self.index as usize)?;
+        Some(Self { index, ..*self })
+    }
+}
+
 /// The memory that a process uses on one GPU of a joint device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct GpuUsage {

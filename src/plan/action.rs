@@ -178,6 +178,9 @@ pub struct EndStray {
     /// The device's name.
     #[serde(rename = "device")]
     pub name: String,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     #[serde(skip)]
     pub uuid: String,
     /// The process id.
@@ -194,6 +197,9 @@ pub struct Close {
     /// The device's name.
     #[serde(rename = "device")]
     pub name: String,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     /// The UUID its directory is called by.
     #[serde(skip)]
     pub uuid: String,
@@ -311,6 +317,9 @@ pub struct Set {
     /// The device's name.
     #[serde(rename = "device")]
     pub name: String,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     /// The UUID its directory is called by.
     #[serde(skip)]
     pub uuid: String,
@@ -354,6 +363,9 @@ pub struct StartServer {
     /// The device's name.
     #[serde(rename = "device")]
     pub name: String,
+    /// The indices of the GPUs of a joint device; empty for another device.
+    #[serde(rename = "joint_gpus")]
+    pub joint: Vec<u32>,
     /// The UUID its directory is called by.
     #[serde(skip)]
     pub uuid: String,

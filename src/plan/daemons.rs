@@ -5,6 +5,7 @@ use super::action::SettingChange;
 use super::device::DevicePlan;
 use super::gpu_plan::{self, GpuPlan};
 use super::gpu_steps::concerns_us;
+use super::lost_daemons::{LOST_RECORD, UP_AGAIN};
 use super::preconditions::{
     Verb, find_device_for_command, foreign_daemon, unknown_clients_problem,
 };
@@ -56,6 +57,10 @@ impl GpuPlan {
             });
             is_here.then_some((device, served, stays))
         });
+        for lost in planner.lost_daemons_beside(&uuid, wanted) {
+            let stop = Stop::from_lost(lost, "mig-mps up --force ends it, with its clients");
+            self.steps.push(Action::Stop(stop).with_reason(LOST_RECORD));
+        }
         let replaces = present
             .clone()
             .any(|(device, _, stays)| stays.is_none() && device.is_there() && !device.is_whole());
@@ -97,9 +102,11 @@ impl GpuPlan {
             }
             return;
         }
-        let beside = wanted.find_unmanaged(planner);
+        let mut beside = wanted.find_unmanaged(planner);
+        // Those in pipe directories of this run directory are stopped.
+        beside.retain(|other| !planner.is_lost_daemon(other.pid));
         let because: Reason = match present {
-            None => match lost_on(planner, wanted) {
+            None => match planner.lost_daemon_of(wanted) {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
                 None if replaces && wanted.is_new_instance() => NEW_INSTANCE.into(),
                 None if wanted.is_stopped(planner.node) => WAS_STOPPED.into(),
@@ -152,6 +159,7 @@ impl GpuPlan {
         if !is_as_wanted {
             let close = Action::Close(Close {
                 name: served.record.name.clone(),
+                joint: served.record.joint_gpus.clone(),
                 uuid: served.record.uuid.clone(),
                 until: closing.until,
                 next: Some(NextDaemon {
@@ -169,11 +177,7 @@ impl GpuPlan {
     /// Plans to stop the daemon of a device that has lost its record; returns the reason.
     fn add_stop_of_lost<'a>(&mut self, lost: &'a Served) -> &'a str {
         let because = lost.state.outage_reason().unwrap_or_default();
-        let mut stop = Stop::from_served(lost);
-        if let Some(unasked) = &mut stop.unasked {
-            // A restart needs the record.
-            unasked.hint = Some(UP_AGAIN.to_owned());
-        }
+        let stop = Stop::from_lost(lost, UP_AGAIN);
         self.steps.push(Action::Stop(stop).with_reason(because));
         because
     }
@@ -200,6 +204,7 @@ impl GpuPlan {
         if is_wanted && is_idle {
             let start = Action::StartServer(StartServer {
                 name: served.record.name.clone(),
+                joint: served.record.joint_gpus.clone(),
                 uuid: served.record.uuid.clone(),
                 settings: running_settings(settings, served),
             });
@@ -215,19 +220,6 @@ impl GpuPlan {
             self.obstacles.push(foreign_daemon(served));
         }
     }
-}
-
-/// The hint for a daemon that has lost its record.
-const UP_AGAIN: &str = "run `mig-mps up --force` with the same profile to start another daemon";
-
-/// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
-/// over.
-fn lost_on<'a>(planner: Planner<'a>, device: &DevicePlan) -> Option<&'a Served> {
-    planner.node.lost_records.iter().find(|lost| {
-        let has_uuid = device.uuid.as_ref() == Some(&lost.record.uuid);
-        let is_its = has_uuid && lost.run_dir == *planner.run_dir;
-        is_its && lost.state == DaemonState::Orphan
-    })
 }
 
 impl Stop {
@@ -361,6 +353,7 @@ impl Set {
         }
         let set = Self {
             name: served.record.name.clone(),
+            joint: served.record.joint_gpus.clone(),
             uuid: served.record.uuid.clone(),
             keep: clients_keeping_settings(&changes, served, &settings),
             settings,

@@ -130,9 +130,14 @@ fn stop_lost_daemons(
     let mut is_one_known = false;
     for lost in &node.lost_records {
         let record = &lost.record;
-        let device = node.device_with_uuid(&record.uuid);
+        // A joint device without a record has the names of its GPUs.
+        let mut devices = node.existing_devices();
         let is_asked_for = wanted.selects(&record.name)
-            || device.is_some_and(|device| wanted.selects(&device.name));
+            || devices.any(|device| {
+                let is_its = device.uuid == record.uuid || record.key.excludes(&device.key);
+                is_its && wanted.selects(&device.name)
+            });
+        let device = node.device_with_uuid(&record.uuid);
         if lost.run_dir != *run_dir || !is_asked_for {
             continue;
         }
@@ -146,7 +151,7 @@ fn stop_lost_daemons(
                 unasked: None,
                 ..Stop::from_served(lost)
             });
-            let gpu = device.map_or(&record.uuid, |device| &device.key.gpu);
+            let gpu = device.map_or(&record.key.gpu, |device| &device.key.gpu);
             let steps = &mut plan.gpu_plan_mut(node, gpu).steps;
             steps.push(stop.with_reason("its record is missing or cannot be read"));
         }

@@ -145,6 +145,7 @@ fn served_device(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey
         servers: vec![ServerProcess {
             pid: Pid(server),
             user: Some(ALICE),
+            started: None,
         }],
         clients: Clients::Known(Vec::new()),
         ..Served::new(record, &run_dir())

@@ -307,6 +307,7 @@ impl Plan {
     pub(super) fn end_stray(&mut self, node: &Node, device: &Device, stray: &Stray) {
         let end = Action::EndStray(EndStray {
             name: device.name.clone(),
+            joint: device.joint_gpus.clone(),
             uuid: device.uuid.clone(),
             pid: stray.server.pid,
             started: stray.started,

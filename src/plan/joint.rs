@@ -124,12 +124,23 @@ impl<'a> Planner<'a> {
 
     /// Refuses to take a GPU from a joint device whose other GPUs the plan leaves alone.
     pub(super) fn check_recorded_joint(self, gpu: &Gpu) -> Result<(), Problem> {
-        let joint = self.node.served().filter(|served| {
+        // Without its record, a joint device has the names of its GPUs.
+        let name_of_gpu = self
+            .node
+            .device_with_uuid(&gpu.uuid)
+            .map(|device| &device.name);
+        let recorded = self.node.served().map(|served| (served, None));
+        let lost = self.lost_daemons().map(|lost| (lost, name_of_gpu));
+        let joint = recorded.chain(lost).filter(|(served, _)| {
             let key = &served.record.key;
             key.is_joint() && key.has_gpu(&gpu.uuid) && concerns_us(served, self.run_dir)
         });
-        for served in joint {
+        for (served, name_of_gpu) in joint {
             let name = &served.record.name;
+            let (stopped, option) = match name_of_gpu {
+                Some(name_of_gpu) => (name_of_gpu, " --force"),
+                None => (name, ""),
+            };
             let indices = served
                 .record
                 .joint_gpus
@@ -141,23 +152,23 @@ impl<'a> Planner<'a> {
                 None => {
                     let mut lost = self.node.lost_gpus();
                     let its = lost.find(|(lost, _)| Some(lost) == index);
-                    Some(
-                        its.map_or_else(|| format!("{uuid} does not exist"), |(_, why)| why.into()),
-                    )
+                    let why =
+                        its.map_or_else(|| format!("{uuid} does not exist"), |(_, why)| why.into());
+                    Some((why, ""))
                 }
                 Some(other) if self.leaves_alone(other) => {
-                    Some(format!("GPU {} is left as it is", other.index))
+                    let why = format!("GPU {} is left as it is", other.index);
+                    Some((why, "select all its GPUs, or "))
                 }
                 Some(_) => None,
             });
-            if let Some(why) = why {
+            if let Some((why, remedy)) = why {
                 let what = format!(
                     "GPU {} is part of the joint device {name}, but {why}",
                     gpu.index
                 );
-                let hint = format!(
-                    "select all its GPUs, or stop its daemon first with `mig-mps down {name}`"
-                );
+                let hint =
+                    format!("{remedy}stop its daemon first with `mig-mps down {stopped}{option}`");
                 return Err(Problem::new(what, hint));
             }
         }

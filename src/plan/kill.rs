@@ -65,12 +65,34 @@ pub struct Victim {
     /// True if a signal may be sent to its process: its server's user owns it, or the driver lists it as a client. The
     /// daemon's word is not enough.
     pub is_certain: bool,
+    /// True if the GPU fault of a joint device has not reached it: it still works.
+    pub is_unaffected: bool,
 }
 
 impl Kill {
     /// The clients, for messages.
     pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
         self.victims.iter().map(|victim| &victim.client)
+    }
+
+    /// Names the clients among them that the GPU fault has not reached.
+    pub fn describe_working(&self) -> Option<String> {
+        let pids: Vec<String> = self
+            .victims
+            .iter()
+            .filter(|victim| victim.is_unaffected)
+            .map(|victim| victim.pid.to_string())
+            .collect();
+        match pids.as_slice() {
+            [] => None,
+            [pid] => Some(format!(
+                "pid {pid} still works: the GPU fault has not reached it"
+            )),
+            pids => Some(format!(
+                "pids {} still work: the GPU fault has not reached them",
+                pids.join(", ")
+            )),
+        }
     }
 
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
@@ -80,6 +102,10 @@ impl Kill {
             return Ok(());
         }
         if self.signal.is_none() {
+            if let Some(working) = self.describe_working() {
+                let hint = "end the affected clients instead, with --signal; it also ends a client that still works";
+                return Err(Problem::new(working, hint));
+            }
             let what = format!(
                 "device {} had a GPU fault: the work of the affected clients has ended, and it accepts programs again \
                  when their processes have exited",
@@ -219,6 +245,7 @@ fn find_victim(
         started: client.started,
         server: asked,
         is_certain: is_certain(device, client, of),
+        is_unaffected: served.state == DaemonState::Fault && served.unaffected.contains(&pid),
     })
 }
 
@@ -263,6 +290,7 @@ mod tests {
         served.servers.push(crate::node::ServerProcess {
             pid: Pid(9),
             user: Some(Uid::ROOT),
+            started: None,
         });
         node
     }

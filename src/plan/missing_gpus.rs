@@ -16,11 +16,11 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
     }
     for (lost, why) in lost_gpus(planner) {
         if planner.leaves_all_alone() || names_lost_gpu(planner, lost) {
-            let hint = lost_gpu_hint();
-            return Err(Problem::new(
-                why,
-                format!("{hint}; use up --keep-going to apply the rest of the profile"),
-            ));
+            let mut hint = lost_gpu_hint();
+            if !planner.is_in_part {
+                hint += "; use up --keep-going to apply the rest of the profile";
+            }
+            return Err(Problem::new(why, hint));
         }
     }
     Ok(())

@@ -127,6 +127,7 @@ impl Plan {
                     };
                     Action::Close(Close {
                         name: stop.name.clone(),
+                        joint: stop.joint.clone(),
                         uuid: stop.uuid.clone(),
                         until,
                         next: next.map(Start::as_next_daemon).or_else(same),

@@ -4,8 +4,8 @@ use super::refusal::check_driver_version;
 use super::restart::place_on;
 use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
 use crate::failure::Problem;
-use crate::host::caller;
-use crate::node::{Device, Node};
+use crate::host::{Pid, StartTime, caller, format_gpus};
+use crate::node::{Device, Node, ServerProcess};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
@@ -67,6 +67,49 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuids: &[String]) -> Result
     let steps = &mut plan.gpu_plan_mut(node, &device.key.gpu).steps;
     steps.push(start.with_reason(Reason::ASKED_FOR));
     Ok(plan.complete(node, run_dir))
+}
+
+/// Refuses a private daemon that runs beside an older one of a GPU of its device: each may have started before the other was
+/// there to be seen.
+///
+/// # Errors
+/// Another daemon has a server that started earlier. Both daemons judge so, and only one of them goes on.
+pub fn check_only_daemon(node: &Node, run_dir: &RunDir) -> Result<(), Problem> {
+    let own = node.devices.iter().find_map(|device| {
+        let served = device.served.as_ref();
+        Some((device, served.filter(|served| served.run_dir == *run_dir)?))
+    });
+    let Some((device, served)) = own else {
+        return Ok(());
+    };
+    let Some(own_start) = first_start(&served.servers) else {
+        return Ok(());
+    };
+    let is_older = |other: &&UnmanagedDaemon| {
+        let seen = node.unmanaged.iter().find(|seen| seen.pid == other.pid);
+        seen.and_then(|seen| first_start(&seen.servers))
+            .is_some_and(|start| start < own_start)
+    };
+    let others = UnmanagedDaemon::on_device(node, run_dir, device);
+    match others.iter().find(is_older) {
+        Some(older) => {
+            let name = if device.key.is_joint() {
+                format!("one of {}", format_gpus(device.gpu_indices()))
+            } else {
+                device.name.clone()
+            };
+            Err(existing_daemon_problem(node, &name, older))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the start of the first of these servers.
+fn first_start(servers: &[ServerProcess]) -> Option<(StartTime, Pid)> {
+    servers
+        .iter()
+        .filter_map(|server| Some((server.started?, server.pid)))
+        .min()
 }
 
 /// The problem of a device's daemon. Its hint is for the caller, who can end no daemon of another user.

@@ -95,6 +95,7 @@ impl Plan {
         let action = match &closing.next {
             next if served.is_alive() => Action::Close(Close {
                 name,
+                joint: device.joint_gpus.clone(),
                 uuid,
                 until: closing.until,
                 next: next.clone(),

@@ -31,6 +31,8 @@ pub(super) struct Planner<'a> {
     pub(super) run_dir: &'a RunDir,
     /// The parts that are left out; `None` where the profile is applied as a whole or not at all.
     pub(super) left_out: Option<&'a LeftOut>,
+    /// True if the user has asked for the rest of the profile where a part cannot be applied.
+    pub(super) is_in_part: bool,
 }
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
@@ -40,6 +42,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         profile: &with_default_serve(profile, caller),
         run_dir,
         left_out: None,
+        is_in_part: false,
     };
     plan_in_stages(planner, caller)
 }
@@ -63,6 +66,7 @@ pub fn up_in_part(
             profile: wanted,
             run_dir,
             left_out: Some(&*left_out),
+            is_in_part: true,
         };
         let (layouts, mut refusals) = planner.plan_layouts();
         refusals.extend(name_conflicts(planner, &layouts));
@@ -80,9 +84,14 @@ pub fn up_in_part(
         profile: wanted,
         run_dir,
         left_out: Some(&*left_out),
+        is_in_part: true,
     };
     if planner.leaves_all_alone() && is_first {
-        return up(node, profile, run_dir, caller);
+        let whole = Planner {
+            left_out: None,
+            ..planner
+        };
+        return plan_in_stages(whole, caller);
     }
     if planner.leaves_all_alone() && !left_out.has_begun() {
         return Err(left_out.nothing_left_refusal());
@@ -225,6 +234,12 @@ impl<'a> Planner<'a> {
 
     /// Plans one GPU, without the names of its devices.
     fn plan_layout(self, gpu: &'a Gpu, block: &'a Block) -> Result<Layout<'a>, Refusal> {
+        if let Want::Whole(whole) = &block.want
+            && whole.is_joint
+        {
+            // The device as the profile has it, before the one that is there.
+            self.joint_gpus(block, whole)?;
+        }
         self.check_recorded_joint(gpu)?;
         let mut layout = Layout::new(gpu);
         match &block.want {

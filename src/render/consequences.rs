@@ -255,6 +255,9 @@ pub(super) fn render_kill(kill: &Kill) -> String {
     for victim in &kill.victims {
         let _ = writeln!(out, "  {}", victim.client);
     }
+    if let Some(working) = kill.describe_working() {
+        let _ = writeln!(out, "{working}.");
+    }
     let _ = match kill.others {
         _ if kill.has_fault => writeln!(
             out,

@@ -70,6 +70,8 @@ pub struct NoneFree {
     pub unnamed_joint: Vec<String>,
     /// True if no daemon runs on the node, as far as is known.
     pub is_without_daemons: bool,
+    /// The option that was to choose.
+    option: &'static str,
 }
 
 impl Failure for NoneFree {
@@ -80,7 +82,10 @@ impl Failure for NoneFree {
             [] if self.is_without_daemons => Some(no_daemon_hint()),
             [] if !self.unnamed_joint.is_empty() => {
                 let name = &self.unnamed_joint[0];
-                Some(format!("select it: `mig-mps run --any {name} -- PROGRAM`"))
+                let option = self.option;
+                Some(format!(
+                    "select it: `mig-mps run {option} {name} -- PROGRAM`"
+                ))
             }
             [] => Some("run `mig-mps status` to see the devices".to_owned()),
             _ => Some("run `mig-mps status` to see the state of each device".to_owned()),
@@ -162,6 +167,7 @@ pub fn free_devices<'n>(
             reasons,
             unnamed_joint,
             is_without_daemons: node.has_no_daemons(),
+            option: "--any",
         });
     }
     // The node's order of names decides between equals.
@@ -326,6 +332,28 @@ pub fn devices_for<'n>(node: &'n Node, wanted: &WantedDevices, user: Uid) -> Vec
         .filter(|served| wanted.min_memory.is_none() && wanted.matches_device(node, served))
         .filter(|served| check_user(served, user).is_ok())
         .collect()
+}
+
+/// Returns the error of ranks for which there are only joint devices, if the user may use one: such a device must be named.
+pub fn check_not_only_joint(
+    node: &Node,
+    wanted: &WantedDevices,
+    user: Uid,
+) -> Result<(), NoneFree> {
+    let unnamed = node.served().filter(|served| {
+        let is_joint = served.record.key.is_joint() && wanted.names.is_empty();
+        is_joint && wanted.matches_if_named(node, served) && check_user(served, user).is_ok()
+    });
+    let unnamed_joint: Vec<String> = unnamed.map(|served| served.record.name.clone()).collect();
+    if unnamed_joint.is_empty() {
+        return Ok(());
+    }
+    Err(NoneFree {
+        reasons: Vec::new(),
+        unnamed_joint,
+        is_without_daemons: false,
+        option: "--by-rank",
+    })
 }
 
 /// The variables that launchers set: the process's rank on its node, and the number of processes there. `torchrun` comes

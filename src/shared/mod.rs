@@ -8,7 +8,8 @@ pub mod private;
 pub mod program;
 
 pub use choice::{
-    CHOICE, LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
+    CHOICE, LocalRank, NoRank, Portion, RankMapping, WantedDevices, check_not_only_joint,
+    devices_for, free_devices,
 };
 pub use device_use::{DeviceUse, LeftMps};
 pub use draft::{

@@ -88,6 +88,23 @@ fn a_name_that_kubernetes_refuses_is_not_offered() {
     );
 }
 
+#[test]
+fn a_joint_device_is_not_offered() {
+    let profile = "[mps]\nserve = \"all\"\n\
+                   [[gpu]]\nselect = { index = [0, 1] }\nmig = false\nname = \"trainers\"\njoint = true\n\
+                   [[gpu]]\nselect = { index = [2] }\nmig = false\n";
+    let sim = Sim::served("h200", 3, profile);
+    let listed = list(&sim);
+    assert_snapshot!(listed.stdout, @"
+    RESOURCE        DEVICE  SHARES  HEALTH
+    mig-mps.io/gpu  2            1  healthy
+    ");
+    assert_eq!(
+        listed.stderr,
+        "trainers is not offered: it is a joint device, and the plugin offers devices on one GPU\n"
+    );
+}
+
 /// A pod cannot choose between devices of one resource, and its user is not served by each of these.
 #[test]
 fn devices_for_different_users_are_different_resources() {

@@ -19,7 +19,9 @@ use crate::client::{
     missing_engine_options, visible_devices,
 };
 use crate::commands::args::duration;
-use crate::commands::env::{find_served, gpus_of_caller, variables_with_caller_limits};
+use crate::commands::env::{
+    check_joint_name, find_served, gpus_of_caller, variables_with_caller_limits,
+};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -32,7 +34,9 @@ use crate::render::{examples_and_statuses, warn};
 use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
-use crate::shared::{LocalRank, NoRank, RankMapping, WantedDevices, devices_for, free_devices};
+use crate::shared::{
+    LocalRank, NoRank, RankMapping, WantedDevices, check_not_only_joint, devices_for, free_devices,
+};
 use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
@@ -190,24 +194,8 @@ impl RunArgs {
         } else {
             find_served(&node, self.device.as_deref().unwrap_or_default())?
         };
-        self.check_joint_name(&node, served)?;
         let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
         Ok((served.clone(), variables))
-    }
-
-    /// Refuses the name of one GPU for a joint device: the program would get all its GPUs.
-    fn check_joint_name(&self, node: &Node, served: &Served) -> Result<()> {
-        let (name, word) = (&served.record.name, self.device.as_deref());
-        let is_of_gpu = |word: &str| word != name && node.gpu_index(word).is_ok();
-        match word {
-            Some(word) if served.record.key.is_joint() && is_of_gpu(word) => {
-                let error = usage_error(format_args!("{word} is a GPU of the joint device {name}"));
-                Err(error.with_hint(format!(
-                    "run `mig-mps run {name} -- PROGRAM` to use all its GPUs, or the GPUs in CUDA_VISIBLE_DEVICES"
-                )))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Says what a container needs, in which programs would run outside MPS. A private daemon is below this directory.
@@ -229,8 +217,13 @@ impl RunArgs {
         let devices = devices_for(node, &wanted, environment.caller);
         let all = node.served().count();
         let rank = LocalRank::from_environment(host::environment_variable)?;
+        if devices.is_empty() {
+            check_not_only_joint(node, &wanted, environment.caller)?;
+        }
         let keys: Vec<&DeviceKey> = devices.iter().map(|served| &served.record.key).collect();
-        Ok(devices[self.rank_position(&environment.host, rank, &keys, all)?])
+        let served = devices[self.rank_position(&environment.host, rank, &keys, all)?];
+        check_joint_name(node, served, self.device.as_deref().unwrap_or_default())?;
+        Ok(served)
     }
 
     /// Returns the position of a rank's device among these of `all`.
@@ -365,7 +358,7 @@ impl RunArgs {
             .resolve_words(self.device.as_slice())
             .map_err(CommandError::from)?;
         for served in names.iter().filter_map(|name| node.served_named(name)) {
-            self.check_joint_name(&node, served)?;
+            check_joint_name(&node, served, self.device.as_deref().unwrap_or_default())?;
         }
         let wanted = self.wanted.with_names(names);
         let mut found = Vec::new();

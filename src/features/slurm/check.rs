@@ -4,19 +4,21 @@
 use std::collections::BTreeSet;
 
 use super::conf::{Gres, GresConf, counts_of, is_same_type};
+use super::joint::{gpu_of_files, joint_error};
 use super::numbering::{GresDevice, device_of};
 use crate::geometry::ProfileName;
 use crate::host::to_printable;
+use crate::node::Node;
 use crate::render::format::group_by;
 
 /// Returns the differences between the files and the devices. `shards` is the number of shards that the devices are to have.
 pub(super) fn gres_differences(
     conf: &GresConf,
     node_gres: &str,
-    devices: &[GresDevice],
+    (node, devices): (&Node, &[GresDevice]),
     shards: u64,
 ) -> Vec<String> {
-    let mut all = device_differences(conf, devices);
+    let mut all = device_differences(conf, node, devices);
     if !conf.detects {
         all.extend(count_differences(&conf.gpus, node_gres));
     }
@@ -25,13 +27,18 @@ pub(super) fn gres_differences(
 }
 
 /// Compares the files and types of gres.conf with the devices.
-fn device_differences(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
+fn device_differences(conf: &GresConf, node: &Node, devices: &[GresDevice]) -> Vec<String> {
     let mut all = Vec::new();
     let mut listed = BTreeSet::new();
     for gres in &conf.gpus {
         let file = to_printable(gres.files.last().map_or("no file", String::as_str));
         let Some(device) = device_of(gres, devices) else {
-            all.push(format!("{file}: no device of mig-mps has this file"));
+            let joint = gpu_of_files(node, gres).and_then(|gpu| joint_error(node, gpu));
+            let why = joint.map_or_else(
+                || "no device of mig-mps has this file".to_owned(),
+                |error| error.to_string(),
+            );
+            all.push(format!("{file}: {why}"));
             continue;
         };
         let name = &device.name;
@@ -192,7 +199,8 @@ mod tests {
             device("1", "nvidia_h200", "/dev/nvidia1"),
         ];
         let conf = GresConf::parse(gres, "n1").unwrap();
-        gres_differences(&conf, node_gres, &devices, shards).join("\n")
+        let node = Node::default();
+        gres_differences(&conf, node_gres, (&node, &devices), shards).join("\n")
     }
 
     fn gres(kinds: [&str; 3]) -> String {

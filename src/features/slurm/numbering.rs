@@ -210,9 +210,9 @@ pub(super) struct GresArgs {
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.check {
         let name = args.lines.node_name()?;
-        let (_, devices) = observe_devices(context)?;
+        let (node, devices) = observe_devices(context)?;
         let files = SlurmFiles::find(&context.environment.host);
-        return compare_with_files(&args.lines, &files, &name, &devices);
+        return compare_with_files(&args.lines, &files, &name, (&node, &devices));
     }
     print(&args.lines.render_lines(context)?.text)?;
     Ok(ExitStatus::Done)
@@ -371,14 +371,17 @@ fn compare_with_files(
     args: &LineArgs,
     files: &SlurmFiles,
     name: &str,
-    devices: &[GresDevice],
+    (node, devices): (&Node, &[GresDevice]),
 ) -> Result<ExitStatus> {
     let conf = files.gres_of(name)?;
     if conf.detects {
         note("gres.conf has AutoDetect, so only the devices that it lists are compared");
     }
     let mut differences = match files.node_gres(name)? {
-        Some(gres) => gres_differences(&conf, &gres, devices, count_shards(devices, args.shard)),
+        Some(gres) => {
+            let shards = count_shards(devices, args.shard);
+            gres_differences(&conf, &gres, (node, devices), shards)
+        }
         // Then the node may have another name there, and all the rest follows from that.
         None => vec![format!(
             "slurm.conf has no line of {name} with Gres=; use --node with the node's name in Slurm"

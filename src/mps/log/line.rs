@@ -125,6 +125,39 @@ pub(in crate::mps) fn log_shows_fault(log: &str, server: Pid) -> bool {
     false
 }
 
+/// Returns the processes that the present GPU fault of a server has reached; `None` if the log does not have them.
+///
+/// ```text
+/// [2026-11-30 00:35:44.048 Server  1069] The following client process have a sticky error set:
+/// [2026-11-30 00:35:44.048 Server  1069] 4860
+/// ```
+pub fn logged_fault_victims(log: &str, server: Pid) -> Option<Vec<Pid>> {
+    let mut victims: Option<Vec<Pid>> = None;
+    let mut is_in_list = false;
+    let lines = log
+        .lines()
+        .map(|line| LogLine::parse(LogFile::Server, line))
+        .filter(|line| line.pid == Some(server.0));
+    for line in lines {
+        let listed = line.text.parse().ok().filter(|_| is_in_list).map(Pid);
+        match (listed, &mut victims) {
+            (Some(pid), Some(victims)) => victims.push(pid),
+            _ if line.text.contains("have a sticky error set:") => {
+                victims.get_or_insert_default();
+                is_in_list = true;
+            }
+            _ => {
+                is_in_list = false;
+                // It follows a fault that is over, and the start of a server.
+                if line.text.starts_with("Creating server context") {
+                    victims = None;
+                }
+            }
+        }
+    }
+    victims
+}
+
 /// True if control.log says that a server is ready, and not of an earlier process with the same pid.
 ///
 /// ```text
@@ -306,6 +339,30 @@ mod tests {
             worker_threads(" has many active worker threads. Server will not shutdown."),
             None
         );
+    }
+
+    #[test]
+    fn the_victims_of_the_present_fault_are_listed() {
+        let line =
+            |pid: u32, text: &str| format!("[2026-11-30 00:35:44.048 Server  {pid}] {text}\n");
+        let fault = |pid, victims: &[&str]| {
+            let head = "The following client process have a sticky error set:";
+            let lines = ["The following devices will be reset:", "1", head];
+            let lines = lines.iter().chain(victims);
+            lines.map(|text| line(pid, text)).collect::<String>()
+        };
+        let refused = line(
+            9,
+            "Server teardown in progress. Refusing to accept new client",
+        );
+        let log = fault(9, &["11", "12"]) + &refused + &fault(8, &["7"]);
+        let victims = |log: &str| logged_fault_victims(log, Pid(9));
+        assert_eq!(victims(&log), Some(vec![Pid(11), Pid(12)]));
+        let again = log.clone() + &fault(9, &["13"]);
+        assert_eq!(victims(&again), Some(vec![Pid(11), Pid(12), Pid(13)]));
+        let over = log + &line(9, "Creating server context on device 1 (NVIDIA H200)");
+        assert_eq!(victims(&over), None);
+        assert_eq!(victims(&(over + &fault(9, &["14"]))), Some(vec![Pid(14)]));
     }
 
     #[test]

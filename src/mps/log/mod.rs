@@ -13,5 +13,5 @@ pub(super) use line::worker_threads;
 pub(super) use line::{
     LOG_END, describe_cuda_error, diagnose, log_shows_fault, logged_memory_limit,
 };
-pub use line::{LogFile, LogLine, log_shows_ready};
+pub use line::{LogFile, LogLine, log_shows_ready, logged_fault_victims};
 pub use rules::{LineKind, Meaning};

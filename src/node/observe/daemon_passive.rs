@@ -188,9 +188,13 @@ impl<'a> Probe<'a> {
     /// Lists the servers, with their users.
     pub(super) fn list_servers(&mut self, pids: impl IntoIterator<Item = Pid>) {
         let host = self.context.host;
-        let server = |pid| ServerProcess {
-            pid,
-            user: host.find_process(pid).and_then(|process| process.owner()),
+        let server = |pid| {
+            let process = host.find_process(pid);
+            ServerProcess {
+                pid,
+                user: process.as_ref().and_then(Process::owner),
+                started: process.map(|process| process.started),
+            }
         };
         self.served.servers = pids.into_iter().map(server).collect();
     }
@@ -484,7 +488,7 @@ const BUSY_SAMPLES: u32 = 4;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The bytes that are read from the end of a daemon's log.
-const LOG_END_BYTES: u64 = 64 << 10;
+pub(super) const LOG_END_BYTES: u64 = 64 << 10;
 
 /// The bytes of its end in which a client that has just come to wait is found.
 pub(super) const RECENT_LOG_BYTES: u64 = 4 << 10;

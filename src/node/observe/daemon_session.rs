@@ -5,13 +5,14 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use super::daemon_passive::{
-    EXIT_GRACE, Probe, ProbeContext, RECENT_LOG_BYTES, RememberedAnswer, VisibleSigns,
-    last_answers, log_path,
+    EXIT_GRACE, LOG_END_BYTES, Probe, ProbeContext, RECENT_LOG_BYTES, RememberedAnswer,
+    VisibleSigns, last_answers, log_path,
 };
 use super::observer::{Ask, Detail};
 use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
 use crate::mps::{
-    DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, pending_clients, servers_of,
+    DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, logged_fault_victims,
+    pending_clients, servers_of,
 };
 use crate::node::{Client, Clients, DaemonState, Node, ServerProcess};
 use crate::nvml::Usage;
@@ -344,6 +345,35 @@ impl Probe<'_> {
         }
     }
 
+    /// Finds the clients of a joint device that a GPU fault has not reached: they use other GPUs.
+    fn find_unaffected_clients(&mut self) {
+        let Some(logs) = self
+            .logs
+            .as_ref()
+            .filter(|_| self.served.record.key.is_joint())
+        else {
+            return;
+        };
+        let log = logs.end_of(LogFile::Server, LOG_END_BYTES);
+        let victims: Option<Vec<Vec<Pid>>> = self
+            .served
+            .servers
+            .iter()
+            .map(|server| logged_fault_victims(&log, server.pid))
+            .collect();
+        let Some(victims) = victims.map(|victims| victims.concat()) else {
+            return;
+        };
+        self.served.unaffected = self
+            .served
+            .clients
+            .as_slice()
+            .iter()
+            .filter_map(|client| client.pid)
+            .filter(|pid| !victims.contains(pid))
+            .collect();
+    }
+
     /// Returns the state by the daemon's answer, and lists its servers and clients.
     fn state_by_answer(&mut self, answer: &DaemonStatus) -> DaemonState {
         let servers = &answer.servers;
@@ -365,6 +395,7 @@ impl Probe<'_> {
         if record.daemon.is_none() {
             DaemonState::Starting
         } else if has_server(ServerState::Fault) {
+            self.find_unaffected_clients();
             DaemonState::Fault
         } else if has_server(ServerState::Active) {
             DaemonState::Ready

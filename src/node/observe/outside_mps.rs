@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_service};
 use crate::mps::{MpsProgram, is_daemon, uses_pipe_dir};
 use crate::node::{Device, Node, OutsideCause, OutsideMps, ServerProcess, Stray, Unseen};
-use crate::nvml::Nvml;
+use crate::nvml::{Nvml, Usage};
 use crate::state::RunDir;
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
@@ -35,8 +35,7 @@ pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node:
             match (before, host.find_process(pid)) {
                 (Some(before), Some(now)) if before.started == now.started => {
                     let usage = second.compute.iter().find(|usage| usage.pid == pid);
-                    let memory = usage.and_then(|usage| usage.memory);
-                    found.push(read_outside_mps(host, node, device, &now, memory));
+                    found.push(read_outside_mps(host, node, device, &now, usage));
                 }
                 (None, None) => unseen += 1,
                 _ => {}
@@ -101,7 +100,7 @@ fn read_outside_mps(
     node: &Node,
     device: &Device,
     process: &Process,
-    memory: Option<u64>,
+    usage: Option<&Usage>,
 ) -> OutsideMps {
     let served = device.serving_daemon();
     let has_unmanaged = node
@@ -117,7 +116,12 @@ fn read_outside_mps(
             .unit
             .filter(|unit| is_service(unit)),
         is_main: is_main(host, process),
-        memory,
+        memory: usage.and_then(|usage| usage.memory),
+        gpus: usage
+            .into_iter()
+            .flat_map(|usage| &usage.gpus)
+            .filter_map(|gpu| gpu.of_device(&device.joint_gpus))
+            .collect(),
         age: process.age(),
         is_served: served.is_some() || has_unmanaged,
         cause: match served {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::super::device_selector::{
-    Candidate, DEVICE_WITH_LOGS, Takes, known_devices_hint, name_order, select_candidates,
+    Candidate, DEVICE_WITH_LOGS, Takes, known_devices_hint, name_order, part_of_joint_error,
+    select_candidates,
 };
 use super::Detail;
 use super::daemon_passive::log_path;
@@ -261,7 +262,10 @@ impl Logs {
             name: logs.name.as_deref(),
             uuids: vec![&logs.uuid],
         });
-        select_candidates(word, candidates.collect())
+        let gpus_of = |logs: &DeviceLogs| (logs.title().to_owned(), logs.gpus.clone());
+        select_candidates(word, candidates.collect()).map_err(|error| {
+            part_of_joint_error(word, self.all.iter().map(gpus_of)).unwrap_or(error)
+        })
     }
 
     /// Returns the logs of devices that this node no longer has.

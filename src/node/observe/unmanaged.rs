@@ -9,7 +9,7 @@ use crate::host::{
 };
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
-use crate::state::{DaemonId, RunDir};
+use crate::state::{DaemonId, DeviceKey, RunDir};
 
 /// Finds unmanaged daemons, and servers without a daemon, in the process table.
 pub(super) fn find_daemons(environment: &Environment, table: &ProcessTable, node: &mut Node) {
@@ -286,15 +286,26 @@ fn add_lost_record(
     node: &mut Node,
 ) {
     let host = &environment.host;
-    let is_known = |lost: &Served| lost.run_dir == *run_dir && lost.record.uuid == uuid;
     // A `down` may have ended it meanwhile, and removed its record before.
-    if !still_runs(host, process) || node.lost_records.iter().any(is_known) {
+    if !still_runs(host, process) {
         return;
     }
-    let Some(mut record) = run_dir.lost_record(uuid, &node.boot_id) else {
+    let is_its = |lost: &Served| lost.run_dir == *run_dir && lost.record.uuid == uuid;
+    // Of one whose record cannot be read, the directory is known already.
+    let known = node.lost_records.iter().position(is_its);
+    let record = match known {
+        Some(nth) => Some(node.lost_records[nth].record.clone()),
+        None => run_dir.lost_record(uuid, &node.boot_id),
+    };
+    let Some(mut record) = record else {
         return;
     };
     record.daemon = Some(DaemonId::from_process(process, host));
+    if let Some(key) = joint_key_of(process, uuid) {
+        record.joint_gpus = node.gpus_with_key(&key).map(|gpu| gpu.index).collect();
+        record.gpu = record.joint_gpus.first().copied();
+        record.key = key;
+    }
     let missing = format!(
         "{}: it is missing, and the daemon {} lives",
         run_dir.record_path(uuid).display(),
@@ -315,9 +326,21 @@ fn add_lost_record(
     lost.servers = servers_of(table, process)
         .map(ServerProcess::from_process)
         .collect();
+    if let Some(nth) = known {
+        node.lost_records[nth] = lost;
+        return;
+    }
     node.lost_records.push(lost);
     node.unseen.push(Unseen::Record {
         run_dir: run_dir.clone(),
         why: missing,
     });
+}
+
+/// Returns the GPUs of the joint device with this UUID, as the environment of its daemon lists them; `None` for another device.
+fn joint_key_of(process: &Process, uuid: &str) -> Option<DeviceKey> {
+    let listed = process.environment_bytes("CUDA_VISIBLE_DEVICES")?;
+    let listed = listed.into_string().ok()?;
+    let key = DeviceKey::for_joint_device(listed.split(',').map(str::to_owned).collect());
+    (key.joint_uuid() == uuid).then_some(key)
 }

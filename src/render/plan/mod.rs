@@ -10,6 +10,7 @@ use console::{Style, style};
 use super::consequences;
 use super::format::{draw_map, format_count, group_by, shorten_list, wrap_lines, wrap_text};
 use super::output::output_width;
+use crate::failure::Problem;
 use crate::geometry::SliceMap;
 use crate::host::format_gpus;
 use crate::plan::{Action, CdiChange, GpuPlan, Plan, Purge, Start};
@@ -64,14 +65,10 @@ pub fn render(plan: &Plan) -> String {
 
 /// Says what of the profile is left out.
 fn render_left_out(plan: &Plan) -> String {
-    let mut lines: Vec<String> = plan
-        .missing
-        .iter()
+    Problem::distinct(&plan.missing)
+        .into_iter()
         .map(|missing| wrap_lines(&format!("Left out: {missing}"), output_width()) + "\n")
-        .collect();
-    // GPUs that the same processes hold have the same reason.
-    lines.dedup();
-    lines.concat()
+        .collect()
 }
 
 /// Says whose clients go on, and keep everything that they have.

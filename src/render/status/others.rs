@@ -7,6 +7,7 @@ use super::super::format::{display_or, format_age, format_count, format_gib, for
 use super::columns::{format_pids, format_user};
 use crate::host::{Workload, format_ranges};
 use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Unmanaged, Variable};
+use crate::nvml::GpuUsage;
 use crate::render::table::{Column, NONE, Table, UNKNOWN};
 
 /// The column of jobs, pods and containers, where a program belongs to one.
@@ -18,6 +19,17 @@ fn format_workload(of: Option<&Workload>) -> String {
         Some(none) if !none.is_any() => NONE.to_owned(),
         Some(workload) => workload.to_string(),
     }
+}
+
+/// True if a table of programs has a column of GPUs.
+fn has_joint_device(devices: &[&Device]) -> bool {
+    devices.iter().any(|device| device.key.is_joint())
+}
+
+/// Lists the GPUs of a joint device that a program uses: `0-1`.
+fn format_usages(gpus: &[GpuUsage]) -> String {
+    let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+    format_ranges(&indices)
 }
 
 /// Returns the table of clients and waiting programs, with notes where there are any.
@@ -32,9 +44,8 @@ pub(super) fn client_table(devices: &[&Device]) -> Table {
         for client in served.clients.as_slice() {
             if client.pid.is_some() {
                 let memory = display_or(client.memory.map(format_gib), "?");
-                let gpus: Vec<u32> = client.gpus.iter().map(|gpu| gpu.index).collect();
                 let cells = client_cells(name, client, memory);
-                table.add_row(cells, note(served, client), format_ranges(&gpus));
+                table.add_row(cells, note(served, client), format_usages(&client.gpus));
             } else {
                 unseen += 1;
             }
@@ -96,7 +107,7 @@ impl ClientTable {
         if has_notes {
             columns.insert(NOTE_POSITION, Column::left_aligned("NOTE", 0));
         }
-        let has_gpus = devices.iter().any(|device| device.key.is_joint());
+        let has_gpus = has_joint_device(devices);
         if has_gpus {
             columns.insert(GPUS_POSITION, Column::right_aligned("GPU", 3));
         }
@@ -142,7 +153,7 @@ fn client_cells(device: &str, client: &Client, memory: String) -> Vec<String> {
 
 /// Returns the table of programs outside MPS.
 pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
-    let mut table = Table::new(vec![
+    let mut columns = vec![
         Column::left_aligned("OUTSIDE MPS", 0),
         Column::right_aligned("PID", 0),
         Column::left_aligned("USER", 0),
@@ -151,10 +162,15 @@ pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
         WORKLOAD,
         Column::left_aligned("COMMAND", 0).with_least_width(12),
         Column::left_aligned("LIKELY CAUSE", 0).with_least_width(20),
-    ]);
+    ];
+    let has_gpus = has_joint_device(devices);
+    if has_gpus {
+        columns.insert(GPUS_POSITION, Column::right_aligned("GPU", 3));
+    }
+    let mut table = Table::new(columns);
     for device in devices {
         for outside in &device.outside_mps {
-            table.add_row(vec![
+            let mut cells = vec![
                 device.name.clone(),
                 outside.pid.to_string(),
                 format_user(outside.user),
@@ -163,7 +179,11 @@ pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
                 format_workload(outside.workload.as_ref()),
                 outside.command.clone(),
                 outside.cause.to_string(),
-            ]);
+            ];
+            if has_gpus {
+                cells.insert(GPUS_POSITION, format_usages(&outside.gpus));
+            }
+            table.add_row(cells);
         }
     }
     table

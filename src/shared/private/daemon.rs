@@ -17,7 +17,7 @@ use crate::host::{
 };
 use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
 use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
-use crate::plan::{self, Destroy, DownRequest, Plan};
+use crate::plan::{self, Destroy, DownRequest, Plan, Refusal};
 use crate::render::{ProgressForm, start_progress};
 use crate::state::{DeviceKey, RunDir};
 
@@ -146,8 +146,14 @@ fn start_daemon(environment: &Environment, gpus: &[String]) -> Result<()> {
     let directories = environment.directories()?;
     let _lock = lock_node(environment, &directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::CLIENTS)?;
-    let plan = plan::private_daemon(&node, &RunDir::at(&directories.run), gpus)?;
-    apply_plan(environment, &node, &plan, OnFailure::RollBack)
+    let run_dir = RunDir::at(&directories.run);
+    let plan = plan::private_daemon(&node, &run_dir, gpus)?;
+    apply_plan(environment, &node, &plan, OnFailure::RollBack)?;
+    // Daemons of other jobs and users may have started in the same moment. No lock is between them: they may have no directory
+    // in common.
+    let node = observe(environment, Detail::CLIENTS)?;
+    plan::check_only_daemon(&node, &run_dir).map_err(Refusal::from)?;
+    Ok(())
 }
 
 /// Stops the daemon in a private directory. Returns false if it may still run: its record may be one that cannot be read.

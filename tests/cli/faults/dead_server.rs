@@ -39,7 +39,7 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
     let plan = sim.run(&["plan", &profile, "--json"]).json();
     assert_eq!(
         plan["gpus"][0]["steps"],
-        json!([{ "action": "start-server", "device": "0", "because": "it has exited" }])
+        json!([{ "action": "start-server", "device": "0", "joint_gpus": [], "because": "it has exited" }])
     );
     // Nobody is disturbed, and nobody is asked.
     sim.up(EAGER, &[]).ended(0);

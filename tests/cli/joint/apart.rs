@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use testkit::{App, Ran, Sim, assert_contains, in_state, needs_root};
+use testkit::{App, Ran, Sim, assert_contains, in_state, needs_root, under, wait_until};
 
 use super::{TRAINERS, gpu, joint, trainers};
 
@@ -160,6 +160,44 @@ fn a_private_joint_device_refuses_another_with_one_of_its_gpus() {
     assert!(first.finish().status.success());
 }
 
+/// Each has looked for other daemons before one of them has started.
+#[test]
+fn private_daemons_that_start_at_once_do_not_share_a_gpu() {
+    for second in [&["--joint", "1,2"][..], &["--joint", "0,1"], &["1"]] {
+        let sim = Sim::with("h200", 3);
+        let meet = sim.node.dir().join("meet");
+        fs::create_dir(&meet).unwrap();
+        let control = sim.control_script(&format!(
+            "case \"$*\" in *-d*) touch {0}/$$; while [ $(ls {0} | wc -l) -lt 2 ]; do sleep 0.01; done; esac\nexec $real \"$@\"",
+            meet.display()
+        ));
+        let start = |job: &str, words: &[&str]| {
+            let (visible, options) = words.split_last().unwrap();
+            let app = ["--", "cuda-app", "hold", "--on", "all"];
+            let mut command = sim.command(&[&["run", "--private"], options, &app].concat());
+            command
+                .env("TMPDIR", sim.node.run_dir().parent().unwrap())
+                .env("MIG_MPS_CONTROL", &control)
+                .env("SLURM_JOB_ID", job)
+                .env("CUDA_VISIBLE_DEVICES", visible)
+                .env_remove("MIG_MPS_LOG_DIR");
+            App::start(under(&["sh", "-c", "exec \"$@\" 2>&1", "sh"], &command))
+        };
+        let apps = [start("1", &["--joint", "0,1"]), start("2", second)];
+        wait_until("one of them is refused", || {
+            sim.happened("server ready") == 2
+                && sim.node.processes("nvidia-cuda-mps-control -d").len() == 1
+        });
+        let ended = apps.map(App::finish);
+        let (good, refused): (Vec<_>, Vec<_>) =
+            ended.iter().partition(|ended| ended.status.success());
+        assert_eq!((good.len(), refused.len()), (1, 1), "{ended:?}");
+        assert_eq!(refused[0].status.code(), Some(125));
+        assert_contains(&refused[0].output, "an MPS daemon already: pid ");
+        assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 0);
+    }
+}
+
 #[test]
 fn a_private_joint_device_in_another_is_the_same_one() {
     let sim = Sim::with("h200", 3);
@@ -171,4 +209,137 @@ fn a_private_joint_device_in_another_is_the_same_one() {
     let ran = Ran::of(&mut command).ended(0);
     assert_contains(&ran.stdout, " up devices 2 ");
     assert_eq!(sim.happened("daemon start"), starts + 1);
+}
+
+/// Three H200s; the daemon of the first two, as one device, runs without its record.
+fn without_record(record: Option<&str>) -> Sim {
+    let sim = joint("share = 2");
+    let path = sim.node.run_dir().join(sim.uuid("trainers"));
+    match record {
+        Some(text) => fs::write(path.join("device.json"), text).unwrap(),
+        None => fs::remove_file(path.join("device.json")).unwrap(),
+    }
+    sim
+}
+
+fn daemons(sim: &Sim) -> usize {
+    sim.node.processes("nvidia-cuda-mps-control -d").len()
+}
+
+#[test]
+fn no_second_daemon_starts_beside_one_that_has_lost_its_record() {
+    let two = "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n";
+    let three = TRAINERS.replace("[0, 1]", "[0, 1, 2]");
+    for record in [None, Some("{")] {
+        for (profile, started) in [(two, 2), (&three, 1)] {
+            let sim = without_record(record);
+            assert_eq!(in_state(&sim.status(), "hidden"), ["0", "1"]);
+            let refused = sim.up(profile, &["--yes"]).ended(4);
+            let why = "the daemon of trainers cannot be asked for its clients: its record is missing or cannot be read";
+            assert_contains(&refused.stderr, why);
+            assert_eq!(daemons(&sim), 1);
+            let ran = sim.up(profile, &["--yes", "--force"]).ended(0);
+            assert!(!ran.stdout.contains("unmanaged"), "{}", ran.stdout);
+            assert_eq!(daemons(&sim), started);
+            sim.up_does_nothing(profile);
+        }
+        // A profile that has one of its GPUs alone.
+        let alone = "[[gpu]]\nselect = { index = [1] }\nmig = false\n";
+        let sim = without_record(record);
+        let refused = sim.up(alone, &["--yes"]).ended(4);
+        let part = "GPU 1 is part of the joint device trainers, and GPU 0 is left as it is";
+        assert_contains(&refused.stderr, part);
+        assert_contains(&refused.stderr, "mig-mps down 1 --force\n");
+        sim.run(&["down", "1", "--force", "--yes"]).ended(0);
+        assert_eq!(daemons(&sim), 0);
+        sim.up(alone, &["--yes"]).ended(0);
+        assert_eq!(daemons(&sim), 1);
+    }
+}
+
+#[test]
+fn a_joint_device_does_not_start_beside_a_daemon_that_has_lost_its_record() {
+    for index in [0, 1] {
+        let alone = format!("[[gpu]]\nselect = {{ index = [{index}] }}\nmig = false\n");
+        let sim = Sim::served("h200", 3, &alone);
+        let record = sim.node.run_dir().join(gpu(&sim, index));
+        fs::remove_file(record.join("device.json")).unwrap();
+        let refused = sim.up(TRAINERS, &["--yes"]).ended(4);
+        assert_contains(&refused.stderr, "its record is missing or cannot be read");
+        assert_eq!(daemons(&sim), 1);
+        sim.up(TRAINERS, &["--yes", "--force"]).ended(0);
+        assert_eq!(daemons(&sim), 1);
+        assert_eq!(in_state(&sim.status(), "ready"), ["trainers"]);
+    }
+}
+
+/// The remedy can be carried out, and each cause is named once.
+#[test]
+fn what_keep_going_leaves_out_for_a_lost_gpu_is_said_once() {
+    let sim = Sim::with("h200", 4);
+    let profile = TRAINERS.replace("[0, 1]", "[0, 1, 2]");
+    sim.node.node().lose_gpu(1).unwrap();
+    let refused = sim.up(&profile, &["--keep-going", "--yes"]).ended(4);
+    assert!(!refused.stderr.contains("--keep-going"), "{refused:?}");
+    let rest = "[[gpu]]\nselect = { index = [3] }\nmig = false\n";
+    let both = profile.clone() + rest;
+    let ran = sim.up(&both, &["--keep-going", "--yes"]).ended(1);
+    let count = ran.stderr.matches("GPU 1 is lost (").count();
+    assert_eq!(count, 1, "{ran:?}");
+    assert_contains(&ran.stderr, "trainers needs all its GPUs: GPU 1 is lost (");
+    // Also where the device is served.
+    let sim = Sim::served("h200", 4, &both);
+    sim.node.node().lose_gpu(1).unwrap();
+    let ran = sim.up(&both, &["--keep-going", "--yes"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        "  trainers needs all its GPUs: GPU 1 is lost (",
+    );
+    assert!(!ran.stderr.contains("select all its GPUs"), "{ran:?}");
+    // Its GPUs stay with it, and others change.
+    let alone = "[[gpu]]\nselect = { index = [0, 3] }\nmig = false\nname = \"x{gpu}\"\n";
+    let ran = sim.up(alone, &["--keep-going", "--yes"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        "hint: stop its daemon first: mig-mps down trainers\n",
+    );
+    assert_eq!(in_state(&sim.status(), "ready"), ["x3"]);
+}
+
+#[test]
+fn the_table_of_programs_outside_mps_has_their_gpus() {
+    let sim = joint("share = 2");
+    let outside = |ordinals: &str| {
+        let mut program = sim.node.program("cuda-app");
+        program
+            .args(["hold", "--on", ordinals])
+            .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+        let mut app = App::start(program);
+        app.wait_up();
+        app
+    };
+    let apps = [outside("1"), outside("0,1")];
+    let status = sim.status();
+    let programs = status["outside_mps"].as_array().unwrap();
+    let of = |app: &App| {
+        let its = |program: &&Value| program["pid"] == app.pid();
+        let gpus = programs.iter().find(its).unwrap()["gpus"]
+            .as_array()
+            .unwrap();
+        gpus.iter()
+            .map(|gpu| gpu["index"].as_u64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of(&apps[0]), of(&apps[1])),
+        (vec![1], vec![0, 1]),
+        "{status:#}"
+    );
+    let shown = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(&shown, "OUTSIDE MPS  GPU ");
+    assert_contains(&shown, &format!("trainers       1  {}", apps[0].pid()));
+    assert_contains(&shown, &format!("trainers     0-1  {}", apps[1].pid()));
+    let problems = status["problems"].to_string();
+    assert_contains(&problems, " MiB, GPU 1) computes outside MPS");
+    assert_contains(&problems, " MiB, GPUs 0-1) computes outside MPS");
 }

@@ -1,8 +1,10 @@
 //! Changes of joint devices that are in use, and what they look like afterwards.
 
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use testkit::{App, Ran, Sim, assert_contains, in_state, kill};
 
+use super::programs::visible;
 use super::{TRAINERS, client_on, gpu, joint, trainers};
 
 const PARTS: &str = "[[gpu]]\nselect = { index = [0, 1] }\ndevices = [ { profile = \"3g\" } ]\n";
@@ -153,6 +155,81 @@ fn after_a_reboot_up_starts_it_again() {
     sim.up_does_nothing(&trainers("share = 2"));
 }
 
+/// The driver may number GPUs in another order after it was loaded again, or after a reboot that keeps the run directory.
+#[test]
+fn it_is_the_same_device_where_its_gpus_have_other_indices() {
+    let order = |sim: &Sim, order: [usize; 3]| {
+        let node = sim.node.node();
+        let changed = node.update(|state| {
+            let gpus = order.map(|index| state.gpus[index].clone());
+            state.gpus = gpus.into();
+        });
+        changed.unwrap();
+    };
+    // Each has the index of the other.
+    let sim = joint("share = 2");
+    let uuid = sim.uuid("trainers");
+    sim.kill_daemon("trainers");
+    order(&sim, [1, 0, 2]);
+    let device = sim.device("trainers");
+    assert_eq!(
+        (&device["state"], &device["uuid"]),
+        (&"dead".into(), &json!(uuid))
+    );
+    sim.up(&trainers("share = 2"), &["--yes"]).ended(0);
+    assert_eq!(sim.uuid("trainers"), uuid);
+    let both = format!("{},{}", gpu(&sim, 0), gpu(&sim, 1));
+    assert_eq!(
+        visible(&sim, &[], &[]),
+        both,
+        "in the order of the new indices"
+    );
+    let first = [("CUDA_VISIBLE_DEVICES", "0")];
+    assert_eq!(visible(&sim, &first, &["--visible", "index"]), "0");
+    finishes(client_on(&sim, "trainers", "all"));
+    sim.up_does_nothing(&trainers("share = 2"));
+    // The profile has another GPU at an index of one of them.
+    sim.kill_daemon("trainers");
+    order(&sim, [0, 2, 1]);
+    let dead = sim.device("trainers");
+    let indices: Vec<&Value> = dead["joint_gpus"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (&indices[0]["index"], &indices[1]["index"]),
+        (&json!(0), &json!(2))
+    );
+    let alone = "[[gpu]]\nselect = { index = [2] }\nmig = false\n";
+    let profile = trainers("share = 2") + alone;
+    sim.up(&profile, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["trainers", "2"]);
+    assert_ne!(sim.uuid("trainers"), uuid);
+    assert_eq!(sim.uuid("2"), gpu(&sim, 2));
+    sim.up_does_nothing(&profile);
+}
+
+/// The joint device and what is made beside it are undone.
+#[test]
+fn up_is_undone_by_ctrl_c() {
+    let beside = "[[gpu]]\nselect = { index = [2] }\ndevices = [ { profile = \"3g\" } ]\n";
+    for what in ["daemon start", "server start"] {
+        let sim = Sim::with("h200", 3);
+        let path = sim.profile(&(TRAINERS.to_owned() + beside));
+        let start = sim.node.fault(what).nth(2).waits().unwrap();
+        let mut up = sim.talk(&["up", path.to_str().unwrap(), "--yes"]);
+        sim.await_event("fault", 1);
+        up.signal(Signal::INT);
+        up.await_text("interrupted: stopping at the next safe point");
+        drop(start);
+        let said = up.end().ended(130).stdout;
+        assert_contains(&said, "what had been done before was undone");
+        assert_eq!(sim.run_dir(), ["lock"], "{said}");
+        assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 0);
+        assert_eq!(in_state(&sim.status(), "no daemon"), ["0", "1", "2"]);
+        let profile = TRAINERS.to_owned() + beside;
+        sim.up(&profile, &["--yes"]).ended(0);
+        sim.up_does_nothing(&profile);
+    }
+}
+
 /// A joint device is known by its GPUs: by another name it is the same device.
 #[test]
 fn it_keeps_its_identity_under_another_name() {
@@ -172,14 +249,19 @@ fn it_keeps_its_identity_under_another_name() {
 /// CUDA ends the list of a daemon's GPUs at one that it does not see, and says nothing.
 #[test]
 fn a_daemon_that_lacks_a_gpu_does_not_serve() {
-    let sim = Sim::with("h200", 2);
-    let profile = sim.profile(TRAINERS);
-    let control = sim.control_script(
+    for (server, who) in [
+        ("eager", "its server does not use"),
+        ("lazy", "it does not have"),
+    ] {
+        let sim = Sim::with("h200", 2);
+        let profile = sim.profile(&trainers(&format!("server = \"{server}\"")));
+        let control = sim.control_script(
         "[ \"$1\" = -d ] && export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%,*}\nexec $real \"$@\"",
     );
-    let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
-    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(1);
-    let missing = format!("its server does not use {}", gpu(&sim, 1));
-    assert_contains(&ran.stderr, &missing);
-    assert_eq!(sim.status()["devices"].as_array().unwrap().len(), 2);
+        let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+        let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(1);
+        let missing = format!("{who} {}", gpu(&sim, 1));
+        assert_contains(&ran.stderr, &missing);
+        assert_eq!(sim.status()["devices"].as_array().unwrap().len(), 2);
+    }
 }

@@ -63,8 +63,16 @@ fn the_uuid_of_one_gpu_is_not_the_name_of_a_joint_device() {
             let ran = ran.ended(125);
             let refused = format!("{word} is a GPU of the joint device trainers");
             assert_contains(&ran.stderr, &refused);
-            assert_contains(&ran.stderr, "mig-mps run trainers -- PROGRAM");
+            assert_contains(
+                &ran.stderr,
+                "name trainers instead: its programs get all its GPUs",
+            );
         }
+        let ran = sim.run(&["env", word]).ended(2);
+        assert_contains(
+            &ran.stderr,
+            &format!("{word} is a GPU of the joint device trainers"),
+        );
     }
     let joint = sim.uuid("trainers");
     sim.run(&["run", &joint[..10], "--", "true"]).ended(0);
@@ -81,5 +89,46 @@ fn a_refused_private_run_prints_no_note_about_devices() {
             "device trainers is already served by a daemon of",
         );
         assert!(!ran.stderr.contains("the program uses"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn ranks_are_told_to_name_a_joint_device() {
+    let sim = joint("share = 4");
+    let by_rank = |words: &[&str]| {
+        let args = [&["run", "--by-rank"], words, &["--", "true"]].concat();
+        let mut command = sim.command(&args);
+        let rank = [("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+        Ran::of(command.envs(rank))
+    };
+    let refused = by_rank(&[]).ended(125).stderr;
+    let named = "no device on a single GPU matches; the joint device trainers must be named";
+    assert_contains(&refused, named);
+    assert_contains(&refused, "mig-mps run --by-rank trainers -- PROGRAM");
+    by_rank(&["trainers"]).ended(0);
+    let refused = by_rank(&[&gpu(&sim, 1)]).ended(125).stderr;
+    assert_contains(&refused, "is a GPU of the joint device trainers");
+}
+
+#[test]
+fn the_index_of_one_of_its_gpus_leads_to_it() {
+    let sim = joint("share = 4");
+    let commands: [&[&str]; 9] = [
+        &["down", "1"],
+        &["status", "1"],
+        &["restart", "1"],
+        &["heal", "1"],
+        &["verify", "1"],
+        &["logs", "1"],
+        &["env", "1"],
+        &["set", "1", "share=2"],
+        &["run", "1", "--", "true"],
+    ];
+    for words in commands {
+        let ran = sim.run(words);
+        assert!([2, 125].contains(&ran.status), "{words:?}: {ran:?}");
+        let what = "no device is called \"1\": GPU 1 is part of the joint device trainers\n";
+        assert_contains(&ran.stderr, what);
+        assert_contains(&ran.stderr, "hint: name trainers instead\n");
     }
 }

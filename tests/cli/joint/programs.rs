@@ -200,6 +200,22 @@ fn a_fault_ends_the_clients_on_the_same_gpus() {
         what,
         "a GPU fault: it accepts programs again when the affected clients have exited (the clients on that GPU, and on every GPU that one of them also uses)",
     );
+    // Of whom it is known that the fault has not reached them, the user is told.
+    let working = other.pid();
+    assert_contains(what, &format!("; pid {working} is not affected"));
+    let kill = |pid: u32, options: &[&str]| {
+        let pid = pid.to_string();
+        sim.run(&[&["kill", "trainers", &pid, "--dry-run"], options].concat())
+    };
+    let still = format!("pid {working} still works: the GPU fault has not reached it");
+    let refused = kill(working, &[]).ended(4);
+    assert_contains(&refused.stderr, &still);
+    assert_contains(&kill(working, &["--signal"]).ended(0).stdout, &still);
+    let affected = faulty.pid();
+    let refused = kill(affected, &[]).ended(4);
+    assert_contains(&refused.stderr, "the affected clients' work has ended");
+    let shown = kill(affected, &["--signal"]).ended(0).stdout;
+    assert!(!shown.contains("still works"), "{shown}");
     assert_contains(&same.finish().output, "err 700");
     drop(faulty);
     sim.await_state("trainers", "ready");

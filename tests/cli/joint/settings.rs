@@ -251,3 +251,15 @@ fn a_name_that_begins_as_a_uuid_is_refused() {
     let beginnings = "it may not begin with \".\", \"-\", \"GPU-\", \"MIG-\" or \"JOINT-\"";
     assert_contains(&ran.stderr, beginnings);
 }
+
+#[test]
+fn every_step_of_a_joint_device_has_its_gpus() {
+    let sim = joint("share = 2");
+    let words = ["set", "trainers", "max-clients=3", "--dry-run", "--json"];
+    let document = sim.run(&words).json();
+    let step = &document["plan"]["gpus"][0]["steps"][0];
+    assert_eq!(
+        (&step["action"], &step["joint_gpus"]),
+        (&json!("set"), &json!([0, 1]))
+    );
+}

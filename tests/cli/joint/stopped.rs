@@ -67,3 +67,59 @@ fn a_program_on_another_of_its_gpus_is_not_in_the_way() {
     assert_contains(&refused.stderr, "outside MPS");
     outside.finish();
 }
+
+/// Why a device that was stopped cannot start is said, and no command that says the same.
+#[test]
+fn a_stopped_device_that_lacks_a_gpu_is_not_forgotten() {
+    let status = |sim: &Sim| {
+        let status = sim.status();
+        let remarks = status["remarks"].as_array().unwrap().clone();
+        let its = |remark: &&serde_json::Value| remark["id"] == "device-stopped";
+        remarks.iter().find(its).unwrap()["what"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let lost = |sim: &Sim| sim.node.node().lose_gpu(1).unwrap();
+    let in_mig_mode = |sim: &Sim| {
+        let mut smi = sim.node.program("nvidia-smi");
+        Ran::of(smi.args(["-i", "1", "-mig", "1"])).ended(0);
+    };
+    for why in ["GPU 1 is lost", "GPU 1 is in MIG mode"] {
+        let sim = stopped();
+        match why {
+            "GPU 1 is lost" => lost(&sim),
+            _ => in_mig_mode(&sim),
+        }
+        let why = format!(", and cannot start: {why}");
+        assert_contains(&status(&sim), &why);
+        for words in [&["start", "trainers"][..], &["status", "trainers"]] {
+            let ran = sim.run(words).ended(2);
+            assert_contains(&ran.stderr, &format!("trainers is stopped{why}"));
+            assert!(!ran.stderr.contains("mig-mps start"), "{}", ran.stderr);
+        }
+        for words in [&["run", "trainers", "--", "true"][..], &["env", "trainers"]] {
+            let ran = sim.run(words);
+            assert!(!ran.stderr.contains("mig-mps start"), "{}", ran.stderr);
+            let says = ["GPU 1 is lost", "to switch MIG mode off"];
+            assert!(
+                says.iter().any(|one| ran.stderr.contains(one)),
+                "{}",
+                ran.stderr
+            );
+        }
+    }
+}
+
+/// The applied profile has it, and its record is gone without its daemon.
+#[test]
+fn a_joint_device_of_the_profile_that_has_no_daemon_starts() {
+    let sim = joint("share = 2");
+    let record = sim.node.run_dir().join(sim.uuid("trainers"));
+    sim.kill_daemon("trainers");
+    std::fs::remove_dir_all(record).unwrap();
+    let ran = sim.run(&["run", "trainers", "--", "true"]).ended(125);
+    assert_contains(&ran.stderr, "to start one, run mig-mps start trainers");
+    sim.run(&["start", "trainers"]).ended(0);
+    sim.run(&["run", "trainers", "--", "true"]).ended(0);
+}

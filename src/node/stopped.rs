@@ -1,0 +1,61 @@
+//! Devices that `down` has stopped, and that cannot start as they were.
+
+use super::{LOST_GPU_REMEDY, NoSuchDevice, Node};
+use crate::failure::Problem;
+use crate::state::{DeviceKey, StoppedDevice};
+
+impl Node {
+    /// Returns the stopped devices of whole GPUs that cannot start, with the reasons: a GPU is lost, not there, or in MIG mode.
+    pub(super) fn unstartable_devices(&self) -> impl Iterator<Item = (&StoppedDevice, Problem)> {
+        self.stopped.iter().filter_map(|(_, stopped)| {
+            let key = &stopped.record.key;
+            let is_replaced = |other: &DeviceKey| key.gpus().iter().any(|gpu| other.has_gpu(gpu));
+            let mut served = self.served();
+            let is_known = !self.has_no_driver() && key.instance.is_none();
+            if !is_known || served.any(|served| is_replaced(&served.record.key)) {
+                return None;
+            }
+            let indices = stopped.record.gpu_indices().iter().map(Some);
+            let mut gpus = key
+                .gpus()
+                .iter()
+                .zip(indices.chain(std::iter::repeat(None)));
+            let problem = gpus.find_map(|(uuid, index)| self.problem_of_gpu(uuid, index))?;
+            Some((stopped, problem))
+        })
+    }
+
+    /// Returns the reason why a GPU, which had this index, is not there as a whole.
+    fn problem_of_gpu(&self, uuid: &str, index: Option<&u32>) -> Option<Problem> {
+        match self.gpu_with_uuid(uuid) {
+            Some(gpu) if gpu.in_mig_mode() => {
+                let remedy = format!("`{}` makes it whole again", self.up_command());
+                let what = format!("GPU {} is in MIG mode", gpu.index);
+                Some(Problem::new(what, remedy))
+            }
+            Some(_) => None,
+            None => {
+                let mut lost = self.lost_gpus();
+                let its = lost.find(|(lost, _)| Some(lost) == index);
+                Some(match its {
+                    Some((_, why)) => Problem::new(why, LOST_GPU_REMEDY),
+                    None => Problem::new(
+                        format!("{uuid} is not there"),
+                        "mig-mps list shows the GPUs",
+                    ),
+                })
+            }
+        }
+    }
+
+    /// Returns the error for the name of such a device.
+    pub(super) fn unstartable_error(&self, name: &str) -> Option<NoSuchDevice> {
+        let mut devices = self.unstartable_devices();
+        let (_, problem) = devices.find(|(stopped, _)| stopped.record.name == name)?;
+        Some(NoSuchDevice::Unstartable {
+            device: name.to_owned(),
+            why: problem.what,
+            hint: problem.hint.unwrap_or_default().replace('`', ""),
+        })
+    }
+}
