@@ -1,6 +1,7 @@
 //! `selftest` on simulated nodes: what it finds, whose GPUs it leaves alone, and how it gives GPUs back.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use simnode::node::{ComputeMode, Deviation, State};
 use testkit::{
-    ONE_EACH, Ran, Sim, assert_contains, hearing, is_alive, kill, needs_root, shell, wait_until,
-    whole,
+    App, ONE_EACH, Ran, Sim, assert_contains, hearing, is_alive, kill, needs_root, shell,
+    wait_until, whole,
 };
 
 /// MIG mode, and every instance with its compute instances, of each GPU.
@@ -338,6 +339,45 @@ fn gpus_that_somebody_uses_are_left_alone() {
     );
     drop(kubelet);
     sim.run(&["selftest"]).ended(4);
+}
+
+/// A program that another user starts during a self-test is shown to the administrator, and is not in the report.
+#[test]
+fn a_report_has_no_programs_of_users() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    let uuid = sim.list()["gpus"][0]["uuid"].as_str().unwrap().to_owned();
+    let path = sim.node.dir().join("report.txt");
+    // The self-test has called it before: this is the first command of the self-test.
+    let held = sim.node.fault("nvmlInit_v2").nth(2).waits().unwrap();
+    let options = ["--reset", "--quick", "--report", path.to_str().unwrap()];
+    let mut command = sim.command(&[&["selftest", "--yes"], options.as_slice()].concat());
+    let running = command.stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("the driver is called", || sim.happened("fault") > 0);
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .uid(8)
+        .gid(8)
+        .arg0("/home/mail/thesis) of (mail");
+    app.env("CUDA_VISIBLE_DEVICES", &uuid);
+    app.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let mut app = App::start(app);
+    app.wait_up();
+    drop(held);
+    let output = running.wait_with_output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_contains(
+        &shown,
+        &format!("pid {} (mail, /home/mail/thesis) of (mail", app.pid()),
+    );
+    let report = fs::read_to_string(path).unwrap();
+    assert_contains(&report, &format!("pid {}", app.pid()));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let mut words = report.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+    assert!(words.all(|word| word != host.trim()), "{report}");
+    for word in ["mail", "thesis", &uuid] {
+        assert!(!report.contains(word), "{word}:\n{report}");
+    }
 }
 
 /// Starts a self-test in a process group of its own.
