@@ -330,15 +330,63 @@ fn gpus_that_somebody_uses_are_left_alone() {
     );
     sim.run(&["selftest", "--dry-run", "--drained"]).ended(0);
     drop(slurmd);
-    let kubelet = sim.process("kubelet");
-    refused(
-        &sim,
-        &[],
-        "a kubelet runs and could start programs",
-        "kubectl drain ",
-    );
-    drop(kubelet);
+    for name in [
+        "kubelet",
+        "k3s-server",
+        "k3s-agent",
+        "k3s",
+        "kubelite",
+        "rke2",
+    ] {
+        let kubelet = sim.process(name);
+        refused(
+            &sim,
+            &[],
+            "a kubelet runs and could start programs",
+            "kubectl drain ",
+        );
+        drop(kubelet);
+    }
     sim.run(&["selftest"]).ended(4);
+}
+
+/// Beside slurmd, a node must be drained, and its last job must have ended.
+#[test]
+fn a_node_that_slurm_uses_is_left_alone() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let _slurmd = sim.process("slurmd");
+    let answer = sim.node.dir().join("answer");
+    let script = format!("[ \"$*\" = \"show node n1\" ] && cat {}", answer.display());
+    let scontrol = sim.program_script("scontrol", &script);
+    let directory = scontrol.parent().unwrap().display().to_string();
+    let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    let ended = |state: &str, allocated: u32| {
+        let text = format!(
+            "NodeName=n1 Arch=x86_64 CoresPerSocket=8\n   CPUAlloc={allocated} CPUEfctv=16 CPUTot=16\n   State={state} \
+             ThreadsPerCore=1 TmpDisk=0\n   Reason=selftest [root@2026-07-01T10:00:00]\n"
+        );
+        fs::write(&answer, text).unwrap();
+        let mut command = sim.command(&["selftest", "--dry-run"]);
+        command.env("PATH", &path).env("SLURMD_NODENAME", "n1");
+        Ran::of(&mut command)
+    };
+    for (state, allocated) in [
+        ("IDLE", 0),
+        ("MIXED", 4),
+        ("MIXED+DRAIN", 4),
+        ("ALLOCATED+DRAIN", 16),
+        ("MIXED+DRAIN", 0),
+        ("IDLE+COMPLETING+DRAIN", 0),
+        ("DRAINING", 0),
+        ("IDLE+DRAIN", 4),
+    ] {
+        let said = ended(state, allocated).ended(4).stderr;
+        assert_contains(&said, "scontrol update NodeName=n1 State=DRAIN");
+    }
+    for state in ["IDLE+DRAIN", "DRAINED", "DOWN", "DOWN+DRAIN+NOT_RESPONDING"] {
+        ended(state, 0).ended(0);
+    }
 }
 
 /// A program that another user starts during a self-test is shown to the administrator, and is not in the report.
