@@ -133,45 +133,67 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
     assert_contains(&geometry(&sim)[0], "[]");
 }
 
-/// Deviations, the arguments of the run that meets them, and what it then says.
-const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
+/// A deviation, the arguments of the run that meets it, and what it then says.
+type Wrong = (Deviation, &'static [&'static str], &'static [&'static str]);
+
+/// What is wrong with instances.
+const WRONG_INSTANCES: [Wrong; 7] = [
     (
-        &[Deviation::ProfileMissing, Deviation::CapabilityNodes],
+        Deviation::ProfileMissing,
         &["--reset", "--quick"],
-        &[
-            "2g.12gb as in the catalog: the driver does not offer profile 5",
-            "1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap30 is missing",
-        ],
+        &["2g.12gb as in the catalog: the driver does not offer profile 5"],
     ),
     (
-        &[Deviation::UsersApart],
-        &["--no-mig", "--quick"],
-        &["whole GPU: serve = all: the program has not computed within 15 s"],
+        Deviation::CapabilityNodes,
+        &["--reset", "--quick"],
+        &["1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap"],
     ),
     (
-        &[
-            Deviation::ProfileSms,
-            Deviation::ProfileMemory,
-            Deviation::ProfileDecoders,
-        ],
+        Deviation::ProfileSms,
         &["--reset", "--quick"],
         &[
-            "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26; engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
-            "memory: the catalog has 11968 MiB, the driver 5984 MiB",
+            "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26",
             "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: ",
             "full: 4 × 1g.6gb: mig-mps up - --yes --reset: ",
         ],
     ),
     (
-        &[Deviation::ProfilePlacements, Deviation::DeviceSms],
+        Deviation::ProfileMemory,
+        &["--reset", "--quick"],
+        &["memory: the catalog has 11968 MiB, the driver 5984 MiB"],
+    ),
+    (
+        Deviation::ProfileDecoders,
         &["--reset", "--quick"],
         &[
-            "1g.6gb as in the catalog: most instances: the catalog has 4, the driver 3; placements: the catalog has 0 1 2 3, the driver 0 1 2",
-            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: GPU 0: destroy compute instance slice 0",
+            "2g.12gb as in the catalog: engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
         ],
     ),
     (
-        &[Deviation::ClientSms],
+        Deviation::ProfilePlacements,
+        &["--reset", "--quick"],
+        &[
+            "1g.6gb as in the catalog: most instances: the catalog has 4, the driver 3; placements: the catalog has 0 1 2 3, the driver 0 1 2",
+        ],
+    ),
+    (
+        Deviation::DeviceSms,
+        &["--reset", "--quick"],
+        &[
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: GPU 0: destroy compute instance slice 0",
+        ],
+    ),
+];
+
+/// What is wrong with programs.
+const WRONG_PROGRAMS: [Wrong; 6] = [
+    (
+        Deviation::UsersApart,
+        &["--no-mig", "--quick"],
+        &["whole GPU: serve = all: the program has not computed within 15 s"],
+    ),
+    (
+        Deviation::ClientSms,
         &["--no-mig", "--quick"],
         &[
             "whole GPU: share = 2: a client has 56 SMs at 53.5 %, and mig-mps expects 28 of 56",
@@ -179,36 +201,53 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
         ],
     ),
     (
-        &[Deviation::MemoryLimit],
+        Deviation::MemoryLimit,
         &["--no-mig", "--quick"],
         &["whole GPU: share = 4: ", "MiB are free with a limit of "],
     ),
     (
-        &[Deviation::UsersTogether],
+        Deviation::UsersTogether,
         &["--no-mig", "--quick"],
         &["whole GPU: serve = one-at-a-time: a second user's program did not wait"],
     ),
     (
-        &[Deviation::OutsideMps],
+        Deviation::OutsideMps,
         &["--no-mig", "--quick"],
         &["whole GPU: daemon and server start: mig-mps verify: "],
     ),
+    (
+        Deviation::ClientStays,
+        &["--no-mig", "--quick"],
+        &["whole GPU: two clients at once: the daemon lists "],
+    ),
 ];
 
-#[test]
-fn a_node_that_deviates_is_found_and_given_back() {
-    needs_root!();
-    for (deviations, args, said) in WRONG {
+fn assert_found(wrong: &[Wrong]) {
+    let mut missed = Vec::new();
+    for (deviation, args, said) in wrong {
         let sim = Sim::with("a30", 1);
-        change(&sim, |state| state.policy.deviations = deviations.to_vec());
+        change(&sim, |state| state.policy.deviations = vec![*deviation]);
         let before = geometry(&sim);
-        let ran = selftest(&sim, args).ended(1);
-        for said in said {
-            assert_contains(&ran.stdout, said);
+        let ran = selftest(&sim, args);
+        let mut wanted = said.iter().copied().chain(["GPU 0: given back as it was"]);
+        if ran.status != 1 || !wanted.all(|wanted| ran.stdout.contains(wanted)) {
+            missed.push(format!("{deviation:?}:\n{}{}", ran.stdout, ran.stderr));
         }
-        assert_contains(&ran.stdout, "GPU 0: given back as it was");
-        assert_eq!(geometry(&sim), before, "{deviations:?}");
+        assert_eq!(geometry(&sim), before, "{deviation:?}");
     }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn a_node_whose_instances_deviate_is_found_and_given_back() {
+    needs_root!();
+    assert_found(&WRONG_INSTANCES);
+}
+
+#[test]
+fn a_node_whose_programs_deviate_is_found_and_given_back() {
+    needs_root!();
+    assert_found(&WRONG_PROGRAMS);
 }
 
 /// A fault of the driver, of CUDA or of MPS, and what the run says then.
