@@ -186,7 +186,7 @@ const WRONG_INSTANCES: [Wrong; 7] = [
 ];
 
 /// What is wrong with programs.
-const WRONG_PROGRAMS: [Wrong; 6] = [
+const WRONG_PROGRAMS: [Wrong; 7] = [
     (
         Deviation::UsersApart,
         &["--no-mig", "--quick"],
@@ -214,6 +214,11 @@ const WRONG_PROGRAMS: [Wrong; 6] = [
         Deviation::OutsideMps,
         &["--no-mig", "--quick"],
         &["whole GPU: daemon and server start: mig-mps verify: "],
+    ),
+    (
+        Deviation::FewClients,
+        &["--no-mig"],
+        &["whole GPU: the most clients: the device takes 12, and mig-mps expects 48"],
     ),
     (
         Deviation::ClientStays,

@@ -29,8 +29,8 @@ const SERVED_WITHIN: Duration = Duration::from_secs(15);
 /// The time within which a daemon lists the clients that it has.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// More clients than any daemon takes.
-const MAX_CLIENTS: usize = 70;
+/// More clients than any server takes.
+const MAX_CLIENTS: usize = 64;
 
 /// The device under test.
 struct TestedDevice<'a> {
@@ -314,24 +314,45 @@ impl Tester<'_> {
         });
     }
 
-    /// Measures how many clients a device takes.
+    /// Starts clients until the server takes no more, and compares their number with what mig-mps expects.
     fn count_clients(&mut self, subject: &TestedDevice<'_>) {
         self.check_device(subject, "the most clients", |tester, subject| {
             tester.serve_device(subject, "{ }")?;
+            let served = tester.observe_served()?;
+            let measured = served.measured_limit.map(|limit| limit as usize);
+            // MIG devices may take more than NVIDIA documents.
+            let enough = measured.map_or(MAX_CLIENTS, |limit| limit + 1);
             let mut clients = Vec::new();
-            let mut end = None;
-            while end.is_none() && clients.len() < MAX_CLIENTS {
-                let mut client = tester.start_program(&BecomeUser::default(), &[])?;
-                match client.wait_for_result() {
-                    Ok(_) => clients.push(client),
-                    Err(Verdict::Differs(why) | Verdict::NotTested(why)) => end = Some(why),
-                    Err(Verdict::Held) => {}
+            let mut refusal = None;
+            while refusal.is_none() && clients.len() < enough {
+                let mut client = TestProgram::start_with_variables(tester, &served)?;
+                match client.wait_for_admission()? {
+                    Ok(computed) => {
+                        check_computed(&computed)?;
+                        clients.push(client);
+                    }
+                    Err(error) => refusal = Some(error),
                 }
             }
             let count = clients.len();
             clients.into_iter().try_for_each(TestProgram::end)?;
             tester.run_program(&[])?;
-            let end = end.unwrap_or_else(|| "the test starts no more".to_owned());
+            if refusal == Some(CudaError::OUT_OF_MEMORY) {
+                return Ok(Some(format!("the memory is enough for {count}")));
+            }
+            let expected = served.hardware_limit.map(|limit| limit as usize);
+            let is_as_expected =
+                |expected| count == expected || measured.is_none() && count > expected;
+            let end = refusal.map_or_else(
+                || "the test starts no more".to_owned(),
+                |error| error.to_string(),
+            );
+            ensure(expected.is_none_or(is_as_expected), || {
+                let expected = expected.unwrap_or_default();
+                format!(
+                    "the device takes {count}, and mig-mps expects {expected}; the next one: {end}"
+                )
+            })?;
             Ok(Some(format!("{count}; the next one: {end}")))
         });
     }
