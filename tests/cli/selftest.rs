@@ -137,7 +137,7 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
 type Wrong = (Deviation, &'static [&'static str], &'static [&'static str]);
 
 /// What is wrong with instances.
-const WRONG_INSTANCES: [Wrong; 7] = [
+const WRONG_INSTANCES: [Wrong; 8] = [
     (
         Deviation::ProfileMissing,
         &["--reset", "--quick"],
@@ -183,10 +183,15 @@ const WRONG_INSTANCES: [Wrong; 7] = [
             "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: GPU 0: destroy compute instance slice 0",
         ],
     ),
+    (
+        Deviation::PartSms,
+        &["--reset", "--quick"],
+        &["4g.24gb in 1c + 1c + 1c + 1c: a device of 1 slice has 12 SMs, and its profile 14"],
+    ),
 ];
 
 /// What is wrong with programs.
-const WRONG_PROGRAMS: [Wrong; 7] = [
+const WRONG_PROGRAMS: [Wrong; 8] = [
     (
         Deviation::UsersApart,
         &["--no-mig", "--quick"],
@@ -214,6 +219,14 @@ const WRONG_PROGRAMS: [Wrong; 7] = [
         Deviation::OutsideMps,
         &["--no-mig", "--quick"],
         &["whole GPU: daemon and server start: mig-mps verify: "],
+    ),
+    (
+        Deviation::DeviceMemory,
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: a client computes: a client sees 11",
+            " MiB, and the device has 24576 MiB",
+        ],
     ),
     (
         Deviation::FewClients,

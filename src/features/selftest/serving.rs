@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finding::Verdict;
+use super::geometry::is_like_memory;
 use super::program::TestProgram;
 use super::tester::{CheckResult, Tester, ensure};
 use crate::cuda::{Computed, CudaError};
@@ -38,14 +39,21 @@ struct TestedDevice<'a> {
     title: &'a str,
     /// The text of its block in a profile, before and after the settings of the device.
     block: [&'a str; 2],
-    /// Its SMs, where they are known.
-    sms: Option<Multiprocessors>,
+    size: TestedSize,
+}
+
+/// The size of a device, where it is known.
+#[derive(Clone, Copy)]
+pub(super) struct TestedSize {
+    pub(super) sms: Option<Multiprocessors>,
+    /// All its memory, in MiB.
+    pub(super) memory: Option<u64>,
 }
 
 impl TestedDevice<'_> {
     /// Fails unless a client may use the SMs that mig-mps expects at this percentage.
     fn check_sms(&self, sms: u32, percentage: f64) -> CheckResult {
-        let Some((own, percentage)) = self.sms.zip(Percentage::new(percentage)) else {
+        let Some((own, percentage)) = self.size.sms.zip(Percentage::new(percentage)) else {
             return Ok(());
         };
         let expected = own.usable_at(percentage.to_tenths());
@@ -57,6 +65,17 @@ impl TestedDevice<'_> {
             )
         })
     }
+
+    /// Fails unless a client sees the memory of the device, in bytes.
+    fn check_memory(&self, total: u64) -> CheckResult {
+        let Some(all) = self.size.memory else {
+            return Ok(());
+        };
+        let mib = total >> 20;
+        ensure(is_like_memory(mib, all), || {
+            format!("a client sees {mib} MiB, and the device has {all} MiB")
+        })
+    }
 }
 
 impl Tester<'_> {
@@ -65,27 +84,24 @@ impl Tester<'_> {
         if !self.gpu.tests_whole {
             return;
         }
-        let sms = self.gpu.gpu.device_size().multiprocessors;
+        let size = TestedSize {
+            sms: self.gpu.gpu.device_size().multiprocessors,
+            memory: self.gpu.gpu.memory.map(|memory| memory.total >> 20),
+        };
         let is_off = self.check("MIG mode off", |tester| {
             tester.apply_profile("false", "mig = false").map(|()| None)
         });
         if is_off {
-            self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", sms);
+            self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", size);
         }
     }
 
     /// Tests programs on a device of this title. The block of the device is `before`, its settings, and `after`.
-    pub(super) fn test_device(
-        &mut self,
-        title: &str,
-        before: &str,
-        after: &str,
-        sms: Option<Multiprocessors>,
-    ) {
+    pub(super) fn test_device(&mut self, title: &str, before: &str, after: &str, size: TestedSize) {
         let subject = TestedDevice {
             title,
             block: [before, after],
-            sms,
+            size,
         };
         let begun = Instant::now();
         let is_ready = self.check_device(&subject, "daemon and server start", |tester, subject| {
@@ -164,6 +180,7 @@ impl Tester<'_> {
             let computed = tester.run_program(&[])?;
             let sms = computed.sm_count;
             subject.check_sms(sms, 100.0)?;
+            subject.check_memory(computed.memory_total)?;
             Ok(Some(format!(
                 "context after {} ms",
                 computed.start.as_millis()
@@ -178,7 +195,7 @@ impl Tester<'_> {
             tester.wait_for_clients(1)?;
             first.end()?;
             tester.wait_for_clients(0)?;
-            let used = (computed.memory_total - computed.memory_free) >> 20;
+            let used = computed.memory_total.saturating_sub(computed.memory_free) >> 20;
             Ok(Some(format!(
                 "a client uses {used} MiB and has {} files open",
                 open.map_or_else(
