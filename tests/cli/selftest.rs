@@ -119,6 +119,10 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
         "NVIDIA A30 (a30-24gb), before: MIG on, 1g.6gb at slice 1 (0), 2g.12gb at slices 2-3 (0 1)",
     );
     assert_contains(&report, "driver 580.159.04, CUDA 13.0");
+    assert_contains(
+        &report,
+        "  2g.12gb: profile 5, 2 slices, 28 SMs, 11968 MiB, placements 0-1 2-3, copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0\n",
+    );
     for uuid in ["GPU-", "MIG-"] {
         let hidden = report.matches(uuid).count();
         assert_eq!(

@@ -38,6 +38,7 @@ impl Tester<'_> {
         if !is_on {
             return;
         }
+        self.note_offers(&offers);
         self.compare_with_catalog(&offers);
         for offer in &offers {
             let name = offer.name.to_string();

@@ -8,6 +8,7 @@ use regex::Regex;
 
 use super::finding::{TestFinding, Verdict};
 use super::plan::{TestPlan, geometry_of};
+use crate::geometry::GpuInstanceProfile;
 use crate::host::{
     Environment, Process, Uid, environment_variable, format_count, host_name, user_name,
 };
@@ -80,6 +81,13 @@ pub(super) fn render_report(
             "GPU {index}: {product} ({key}), before: {}",
             geometry_of(&gpu.gpu)
         );
+        let tested = findings.iter().filter(|finding| finding.gpu == index);
+        let offers = tested
+            .map(|finding| &finding.offers)
+            .find(|offers| !offers.is_empty());
+        for offer in offers.unwrap_or(&gpu.gpu.profiles) {
+            let _ = writeln!(text, "  {}", describe_offer(offer));
+        }
     }
     text.push('\n');
     for finding in findings {
@@ -87,6 +95,30 @@ pub(super) fn render_report(
     }
     let _ = writeln!(text, "\n{}", summary_line(findings, took));
     without_names(&text, names)
+}
+
+/// `2g.12gb: profile 5, 2 slices, 28 SMs, 11968 MiB, placements 0-1 2-3, copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0`
+fn describe_offer(offer: &GpuInstanceProfile) -> String {
+    let places: Vec<String> = offer
+        .placements
+        .iter()
+        .map(|place| place.format_range())
+        .collect();
+    let unknown = || "unknown".to_owned();
+    let sms = offer.multiprocessors;
+    format!(
+        "{}: profile {}, {}, {} SMs, {} MiB, placements {}, {}",
+        offer.name,
+        offer.id.0,
+        format_count(offer.slices as usize, "slice"),
+        sms.map_or_else(unknown, |sms| sms.to_string()),
+        offer.memory_mib,
+        places.join(" "),
+        offer.engines.map_or_else(
+            || "engines unknown".to_owned(),
+            |engines| engines.to_string()
+        ),
+    )
 }
 
 /// The user, the command and the job of a process in messages. A command may have parentheses, so the last one in the line
