@@ -195,7 +195,7 @@ const WRONG_INSTANCES: [Wrong; 8] = [
 ];
 
 /// What is wrong with programs.
-const WRONG_PROGRAMS: [Wrong; 8] = [
+const WRONG_PROGRAMS: [Wrong; 9] = [
     (
         Deviation::UsersApart,
         &["--no-mig", "--quick"],
@@ -241,6 +241,11 @@ const WRONG_PROGRAMS: [Wrong; 8] = [
         Deviation::ClientStays,
         &["--no-mig", "--quick"],
         &["whole GPU: two clients at once: the daemon lists "],
+    ),
+    (
+        Deviation::ServerDies,
+        &["--no-mig", "--quick"],
+        &["whole GPU: two clients at once: the server has ended with a client"],
     ),
 ];
 

@@ -161,6 +161,11 @@ impl Tester<'_> {
         served.ok_or_else(|| Verdict::Differs("no device has a daemon".to_owned()))
     }
 
+    fn list_servers(&self) -> CheckResult<Vec<Pid>> {
+        let servers = self.observe_served()?.servers;
+        Ok(servers.iter().map(|server| server.pid).collect())
+    }
+
     fn start_program(&self, user: &BecomeUser, allocations: &[u64]) -> CheckResult<TestProgram> {
         TestProgram::start(self, DEVICE_NAME, user, allocations)
     }
@@ -191,10 +196,15 @@ impl Tester<'_> {
             let computed = first.wait_for_result()?;
             check_computed(&computed)?;
             let open = count_open_files(first.pid());
+            let servers = tester.list_servers()?;
             tester.run_program(&[])?;
             tester.wait_for_clients(1)?;
             first.end()?;
             tester.wait_for_clients(0)?;
+            tester.run_program(&[])?;
+            ensure(tester.list_servers()? == servers, || {
+                "the server has ended with a client".to_owned()
+            })?;
             let used = computed.memory_total.saturating_sub(computed.memory_free) >> 20;
             Ok(Some(format!(
                 "a client uses {used} MiB and has {} files open",
