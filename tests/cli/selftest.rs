@@ -528,7 +528,15 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
             if beside.exists() {
                 fs::remove_dir_all(beside).unwrap();
             }
-            // Instances do not outlast a boot, and the file of what mig-mps has made is gone.
+            // Instances do not outlast a boot, and the file of what mig-mps has made is gone. Only giving back makes those of
+            // GPU 0.
+            let is_left = sim.machine("var/lib/mig-mps/selftest.json").exists();
+            sim.run(&["down"]).ended(0);
+            assert!(
+                !is_left || geometry(&sim)[0] == before[0],
+                "{:?}",
+                geometry(&sim)
+            );
             sim.run(&["up", "--yes", "--reset"]).ended(0);
             sim.run(&["down", "--gpu", "0"]).ended(0);
         } else {
