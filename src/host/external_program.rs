@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Output, RunError, Unit, clean_command, root_hint, run};
+use super::{
+    Output, RunError, Unit, clean_command, environment_variable, host_name, root_hint, run,
+};
 use crate::failure::Failure;
 
 /// A program of the system.
@@ -207,6 +209,15 @@ impl NvidiaSmi {
 /// The time limit of one request to Slurm's controller.
 const SLURM_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
+pub fn slurm_node_name() -> String {
+    let name = environment_variable("SLURMD_NODENAME").filter(|name| !name.is_empty());
+    name.unwrap_or_else(|| {
+        let name = host_name();
+        name.split('.').next().unwrap_or_default().to_owned()
+    })
+}
+
 /// Slurm's controller, through `scontrol`.
 #[derive(Clone, Debug)]
 pub struct Slurm(Tool);
@@ -221,6 +232,12 @@ impl Slurm {
     pub fn drain_reason(&self, node: &str) -> Result<Option<String>, ToolError> {
         let shown = self.0.run(&["show", "node", node], SLURM_TIMEOUT)?;
         Ok(drain_reason(&shown.stdout).map(str::to_owned))
+    }
+
+    /// True if no job is started on a node, and none runs there.
+    pub fn is_drained(&self, node: &str) -> Result<bool, ToolError> {
+        let shown = self.0.run(&["show", "node", node], SLURM_TIMEOUT)?;
+        Ok(is_drained(&shown.stdout))
     }
 
     /// Keeps jobs from being started on a node; those that run there go on.
@@ -238,6 +255,30 @@ impl Slurm {
         let words = [&["update", &node], values].concat();
         self.0.run(&words, SLURM_TIMEOUT).map(drop)
     }
+}
+
+/// The words of a state in which no job is started, and of one in which jobs run.
+const CLOSED_STATES: [&str; 3] = ["DRAIN", "DRAINED", "DOWN"];
+const BUSY_STATES: [&str; 3] = ["MIXED", "ALLOCATED", "COMPLETING"];
+
+fn is_drained(shown: &str) -> bool {
+    let value_of = |key| {
+        shown
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(key))
+    };
+    let Some(state) = value_of("State=") else {
+        return false;
+    };
+    let has_one_of = |words: [&str; 3]| {
+        state
+            .split('+')
+            // A character such as `*` may follow.
+            .map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+            .any(|word| words.contains(&word))
+    };
+    let is_free = value_of("CPUAlloc=").is_none_or(|count: &str| count == "0");
+    has_one_of(CLOSED_STATES) && !has_one_of(BUSY_STATES) && is_free
 }
 
 fn drain_reason(shown: &str) -> Option<&str> {

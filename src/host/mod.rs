@@ -47,7 +47,7 @@ pub use directory::Directory;
 pub use environment::{
     Directories, Environment, EnvironmentError, Host, driver_container_hint, environment_variable,
 };
-pub use external_program::{NvidiaSmi, Slurm, ToolError};
+pub use external_program::{NvidiaSmi, Slurm, ToolError, slurm_node_name};
 pub use file_error::{FileError, FileResult};
 pub use files::{
     Fingerprint, OwnFile, directory_of, empty_directory, modification_time, read_configuration,

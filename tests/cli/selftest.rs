@@ -1,6 +1,7 @@
 //! `selftest` on simulated nodes: what it finds, whose GPUs it leaves alone, and how it gives GPUs back.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use simnode::node::{ComputeMode, Deviation, State};
 use testkit::{
-    ONE_EACH, Ran, Sim, assert_contains, hearing, is_alive, kill, needs_root, shell, wait_until,
-    whole,
+    App, ONE_EACH, Ran, Sim, assert_contains, hearing, is_alive, kill, needs_root, shell,
+    wait_until, whole,
 };
 
 /// MIG mode, and every instance with its compute instances, of each GPU.
@@ -118,6 +119,10 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
         "NVIDIA A30 (a30-24gb), before: MIG on, 1g.6gb at slice 1 (0), 2g.12gb at slices 2-3 (0 1)",
     );
     assert_contains(&report, "driver 580.159.04, CUDA 13.0");
+    assert_contains(
+        &report,
+        "  2g.12gb: profile 5, 2 slices, 28 SMs, 11968 MiB, placements 0-1 2-3, copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0\n",
+    );
     for uuid in ["GPU-", "MIG-"] {
         let hidden = report.matches(uuid).count();
         assert_eq!(
@@ -132,45 +137,72 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
     assert_contains(&geometry(&sim)[0], "[]");
 }
 
-/// Deviations, the arguments of the run that meets them, and what it then says.
-const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
+/// A deviation, the arguments of the run that meets it, and what it then says.
+type Wrong = (Deviation, &'static [&'static str], &'static [&'static str]);
+
+/// What is wrong with instances.
+const WRONG_INSTANCES: [Wrong; 8] = [
     (
-        &[Deviation::ProfileMissing, Deviation::CapabilityNodes],
+        Deviation::ProfileMissing,
         &["--reset", "--quick"],
-        &[
-            "2g.12gb as in the catalog: the driver does not offer profile 5",
-            "1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap30 is missing",
-        ],
+        &["2g.12gb as in the catalog: the driver does not offer profile 5"],
     ),
     (
-        &[Deviation::UsersApart],
-        &["--no-mig", "--quick"],
-        &["whole GPU: serve = all: the program did not compute within 15 s"],
+        Deviation::CapabilityNodes,
+        &["--reset", "--quick"],
+        &["1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap"],
     ),
     (
-        &[
-            Deviation::ProfileSms,
-            Deviation::ProfileMemory,
-            Deviation::ProfileDecoders,
-        ],
+        Deviation::ProfileSms,
         &["--reset", "--quick"],
         &[
-            "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26; engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
-            "memory: the catalog has 11968 MiB, the driver 5984 MiB",
+            "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26",
             "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, but does not match the profile; remaining: ",
             "full: 4 × 1g.6gb: mig-mps up - --yes --reset: ",
         ],
     ),
     (
-        &[Deviation::ProfilePlacements, Deviation::DeviceSms],
+        Deviation::ProfileMemory,
+        &["--reset", "--quick"],
+        &["memory: the catalog has 11968 MiB, the driver 5984 MiB"],
+    ),
+    (
+        Deviation::ProfileDecoders,
+        &["--reset", "--quick"],
+        &[
+            "2g.12gb as in the catalog: engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
+        ],
+    ),
+    (
+        Deviation::ProfilePlacements,
         &["--reset", "--quick"],
         &[
             "1g.6gb as in the catalog: most instances: the catalog has 4, the driver 3; placements: the catalog has 0 1 2 3, the driver 0 1 2",
+        ],
+    ),
+    (
+        Deviation::DeviceSms,
+        &["--reset", "--quick"],
+        &[
             "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, but does not match the profile; remaining: GPU 0: destroy the compute instance at slice 0",
         ],
     ),
     (
-        &[Deviation::ClientSms],
+        Deviation::PartSms,
+        &["--reset", "--quick"],
+        &["4g.24gb in 1c + 1c + 1c + 1c: a device of 1 slice has 12 SMs, and its profile 14"],
+    ),
+];
+
+/// What is wrong with programs.
+const WRONG_PROGRAMS: [Wrong; 9] = [
+    (
+        Deviation::UsersApart,
+        &["--no-mig", "--quick"],
+        &["whole GPU: serve = all: the program did not compute within 15 s"],
+    ),
+    (
+        Deviation::ClientSms,
         &["--no-mig", "--quick"],
         &[
             "whole GPU: share = 2: a client has 56 SMs at 53.5 %, and mig-mps expects 28 of 56",
@@ -178,36 +210,71 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
         ],
     ),
     (
-        &[Deviation::MemoryLimit],
+        Deviation::MemoryLimit,
         &["--no-mig", "--quick"],
         &["whole GPU: share = 4: ", "MiB are free with a limit of "],
     ),
     (
-        &[Deviation::UsersTogether],
+        Deviation::UsersTogether,
         &["--no-mig", "--quick"],
         &["whole GPU: serve = one-at-a-time: a second user's program did not wait"],
     ),
     (
-        &[Deviation::OutsideMps],
+        Deviation::OutsideMps,
         &["--no-mig", "--quick"],
         &["whole GPU: daemon and server start: mig-mps verify: "],
     ),
+    (
+        Deviation::DeviceMemory,
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: a client computes: a client sees 11",
+            " MiB, and the device has 24576 MiB",
+        ],
+    ),
+    (
+        Deviation::FewClients,
+        &["--no-mig"],
+        &["whole GPU: the most clients: the device takes 12, and mig-mps expects 48"],
+    ),
+    (
+        Deviation::ClientStays,
+        &["--no-mig", "--quick"],
+        &["whole GPU: two clients at once: the daemon lists "],
+    ),
+    (
+        Deviation::ServerDies,
+        &["--no-mig", "--quick"],
+        &["whole GPU: two clients at once: the server has ended with a client"],
+    ),
 ];
 
-#[test]
-fn a_node_that_deviates_is_found_and_given_back() {
-    needs_root!();
-    for (deviations, args, said) in WRONG {
+fn assert_found(wrong: &[Wrong]) {
+    let mut missed = Vec::new();
+    for (deviation, args, said) in wrong {
         let sim = Sim::with("a30", 1);
-        change(&sim, |state| state.policy.deviations = deviations.to_vec());
+        change(&sim, |state| state.policy.deviations = vec![*deviation]);
         let before = geometry(&sim);
-        let ran = selftest(&sim, args).ended(1);
-        for said in said {
-            assert_contains(&ran.stdout, said);
+        let ran = selftest(&sim, args);
+        let mut wanted = said.iter().copied().chain(["GPU 0: given back as it was"]);
+        if ran.status != 1 || !wanted.all(|wanted| ran.stdout.contains(wanted)) {
+            missed.push(format!("{deviation:?}:\n{}{}", ran.stdout, ran.stderr));
         }
-        assert_contains(&ran.stdout, "GPU 0: given back as it was");
-        assert_eq!(geometry(&sim), before, "{deviations:?}");
+        assert_eq!(geometry(&sim), before, "{deviation:?}");
     }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn a_node_whose_instances_deviate_is_found_and_given_back() {
+    needs_root!();
+    assert_found(&WRONG_INSTANCES);
+}
+
+#[test]
+fn a_node_whose_programs_deviate_is_found_and_given_back() {
+    needs_root!();
+    assert_found(&WRONG_PROGRAMS);
 }
 
 /// A fault of the driver, of CUDA or of MPS, and what the run says then.
@@ -329,15 +396,102 @@ fn gpus_that_somebody_uses_are_left_alone() {
     );
     sim.run(&["selftest", "--dry-run", "--drained"]).ended(0);
     drop(slurmd);
-    let kubelet = sim.process("kubelet");
-    refused(
-        &sim,
-        &[],
-        "a kubelet runs and could start programs",
-        "kubectl drain ",
-    );
-    drop(kubelet);
+    for name in [
+        "kubelet",
+        "k3s-server",
+        "k3s-agent",
+        "k3s",
+        "kubelite",
+        "rke2",
+    ] {
+        let kubelet = sim.process(name);
+        refused(
+            &sim,
+            &[],
+            "a kubelet runs and could start programs",
+            "kubectl drain ",
+        );
+        drop(kubelet);
+    }
     sim.run(&["selftest"]).ended(4);
+}
+
+/// Beside slurmd, a node must be drained, and its last job must have ended.
+#[test]
+fn a_node_that_slurm_uses_is_left_alone() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let _slurmd = sim.process("slurmd");
+    let answer = sim.node.dir().join("answer");
+    let script = format!("[ \"$*\" = \"show node n1\" ] && cat {}", answer.display());
+    let scontrol = sim.program_script("scontrol", &script);
+    let directory = scontrol.parent().unwrap().display().to_string();
+    let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    let ended = |state: &str, allocated: u32| {
+        let text = format!(
+            "NodeName=n1 Arch=x86_64 CoresPerSocket=8\n   CPUAlloc={allocated} CPUEfctv=16 CPUTot=16\n   State={state} \
+             ThreadsPerCore=1 TmpDisk=0\n   Reason=selftest [root@2026-07-01T10:00:00]\n"
+        );
+        fs::write(&answer, text).unwrap();
+        let mut command = sim.command(&["selftest", "--dry-run"]);
+        command.env("PATH", &path).env("SLURMD_NODENAME", "n1");
+        Ran::of(&mut command)
+    };
+    for (state, allocated) in [
+        ("IDLE", 0),
+        ("MIXED", 4),
+        ("MIXED+DRAIN", 4),
+        ("ALLOCATED+DRAIN", 16),
+        ("MIXED+DRAIN", 0),
+        ("IDLE+COMPLETING+DRAIN", 0),
+        ("DRAINING", 0),
+        ("IDLE+DRAIN", 4),
+    ] {
+        let said = ended(state, allocated).ended(4).stderr;
+        assert_contains(&said, "scontrol update NodeName=n1 State=DRAIN");
+    }
+    for state in ["IDLE+DRAIN", "DRAINED", "DOWN", "DOWN+DRAIN+NOT_RESPONDING"] {
+        ended(state, 0).ended(0);
+    }
+}
+
+/// A program that another user starts during a self-test is shown to the administrator, and is not in the report.
+#[test]
+fn a_report_has_no_programs_of_users() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    let uuid = sim.list()["gpus"][0]["uuid"].as_str().unwrap().to_owned();
+    let path = sim.node.dir().join("report.txt");
+    // The self-test has called it before: this is the first command of the self-test.
+    let held = sim.node.fault("nvmlInit_v2").nth(2).waits().unwrap();
+    let options = ["--reset", "--quick", "--report", path.to_str().unwrap()];
+    let mut command = sim.command(&[&["selftest", "--yes"], options.as_slice()].concat());
+    let running = command.stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("the driver is called", || sim.happened("fault") > 0);
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .uid(8)
+        .gid(8)
+        .arg0("/home/mail/thesis) of (mail");
+    app.env("CUDA_VISIBLE_DEVICES", &uuid);
+    app.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let mut app = App::start(app);
+    app.wait_up();
+    drop(held);
+    let output = running.wait_with_output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_contains(
+        &shown,
+        &format!("pid {} (mail, /home/mail/thesis) of (mail", app.pid()),
+    );
+    let report = fs::read_to_string(path).unwrap();
+    assert_contains(&report, &format!("pid {}", app.pid()));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let mut words = report.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+    assert!(words.all(|word| word != host.trim()), "{report}");
+    for word in ["mail", "thesis", &uuid] {
+        assert!(!report.contains(word), "{word}:\n{report}");
+    }
 }
 
 /// Starts a self-test in a process group of its own.
@@ -374,7 +528,15 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
             if beside.exists() {
                 fs::remove_dir_all(beside).unwrap();
             }
-            // Instances do not outlast a boot, and the file of what mig-mps has made is gone.
+            // Instances do not outlast a boot, and the file of what mig-mps has made is gone. Only giving back makes those of
+            // GPU 0.
+            let is_left = sim.machine("var/lib/mig-mps/selftest.json").exists();
+            sim.run(&["down"]).ended(0);
+            assert!(
+                !is_left || geometry(&sim)[0] == before[0],
+                "{:?}",
+                geometry(&sim)
+            );
             sim.run(&["up", "--yes", "--reset"]).ended(0);
             sim.run(&["down", "--gpu", "0"]).ended(0);
         } else {

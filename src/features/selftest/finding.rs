@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::geometry::GpuInstanceProfile;
 use crate::render::format::escape_text;
 use crate::render::{format_time_taken, output_width, print, wrap_behind};
 
@@ -26,6 +27,8 @@ pub(super) struct TestFinding {
     pub(super) took: Option<Duration>,
     /// A figure that the check has measured.
     pub(super) figure: Option<String>,
+    /// The profiles that the driver has offered, for the report only.
+    pub(super) offers: Vec<GpuInstanceProfile>,
 }
 
 impl TestFinding {
@@ -36,6 +39,7 @@ impl TestFinding {
             verdict,
             took: None,
             figure: None,
+            offers: Vec::new(),
         }
     }
 

@@ -8,8 +8,8 @@ use super::tester::{CheckResult, Tester, ensure};
 use crate::geometry::{
     GpuInstanceProfile, Partition, Placement, ProfileName, enumerate_partitions,
 };
-use crate::host::join_words;
-use crate::node::{Device, DevicePart};
+use crate::host::{format_count, join_words};
+use crate::node::{Device, DevicePart, Gpu};
 
 /// The difference in percent between the memory of a profile in the catalog and in the driver that is no error: drivers
 /// differ by up to 7 %.
@@ -38,6 +38,7 @@ impl Tester<'_> {
         if !is_on {
             return;
         }
+        self.note_offers(&offers);
         self.compare_with_catalog(&offers);
         for offer in &offers {
             let name = offer.name.to_string();
@@ -72,7 +73,7 @@ impl Tester<'_> {
                 &offer.name.to_string(),
                 &block,
                 "} ]",
-                self.gpu.sms_of(offer),
+                self.gpu.size_of(offer),
             );
         }
     }
@@ -240,18 +241,45 @@ impl Tester<'_> {
                 |tester| {
                     let device = format!("{{ profile = \"{}\", compute = {parts:?} }}", offer.name);
                     tester.apply_profile("false", &format!("devices = [ {device} ]"))?;
-                    let (_, devices) = tester.observe_gpu()?;
+                    let (gpu, devices) = tester.observe_gpu()?;
                     let made = tester.check_devices(&devices, parts.len())?;
                     let sms: u32 = made.iter().map(|part| part.multiprocessors).sum();
                     let most = offer.multiprocessors.unwrap_or(u32::MAX);
                     ensure(sms > 0 && sms <= most, || {
                         format!("the devices have {sms} SMs, and the instance {most}")
                     })?;
-                    Ok(None)
+                    check_part_sizes(&gpu).map(|()| None)
                 },
             );
         }
     }
+}
+
+/// True if an amount of memory, in MiB, is the expected one, but for what drivers differ by.
+pub(super) fn is_like_memory(mib: u64, expected: u64) -> bool {
+    expected.abs_diff(mib) * 100 <= expected * MEMORY_TOLERANCE_PERCENT
+}
+
+/// Fails unless each device in an instance has the SMs of its compute instance profile.
+fn check_part_sizes(gpu: &Gpu) -> CheckResult {
+    for instance in &gpu.instances {
+        for part in &instance.compute {
+            let offered = instance
+                .offered
+                .iter()
+                .find(|offer| offer.id == part.profile);
+            let (sms, slices) = (
+                part.multiprocessors,
+                format_count(part.slices as usize, "slice"),
+            );
+            if let Some(expected) = offered.map(|offer| offer.multiprocessors) {
+                ensure(sms == expected, || {
+                    format!("a device of {slices} has {sms} SMs, and its profile {expected}")
+                })?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Names what differs between a profile of the catalog and of the driver.
@@ -291,7 +319,7 @@ fn catalog_differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile)
         places(&offered.placements),
     );
     let (wanted, mib) = (known.memory_mib, offered.memory_mib);
-    if mib > 0 && wanted.abs_diff(mib) * 100 > wanted * MEMORY_TOLERANCE_PERCENT {
+    if mib > 0 && !is_like_memory(mib, wanted) {
         compare("memory", format!("{wanted} MiB"), format!("{mib} MiB"));
     }
     differences

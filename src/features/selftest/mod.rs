@@ -33,7 +33,7 @@ use crate::state::{SelftestRecord, Writer};
 
 use finding::{TestFinding, Verdict};
 use plan::TestPlan;
-use report::{render_report, summary_line};
+use report::{private_names, render_report, summary_line};
 use tester::{Abilities, Tester};
 
 /// Test MIG and MPS on the GPUs of this node
@@ -109,11 +109,14 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !args.yes {
         ask_consent(&plan)?;
     }
+    let mut names = private_names(environment);
     let begun = Instant::now();
     let (findings, given_back) = test_gpus(args, environment, &directories, &mut observer)?;
     print(&format!("{}\n", summary_line(&findings, begun.elapsed())))?;
     if let Some(path) = &args.report {
-        let text = render_report(environment, &node, &plan, &findings, begun.elapsed());
+        // Others may have come during the test.
+        names.extend(private_names(environment));
+        let text = render_report(&names, &node, &plan, &findings, begun.elapsed());
         crate::host::write_text_to(path, &text)
             .context(format_args!("cannot write {}", path.display()))?;
         note(&format!(

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::SelftestArgs;
+use super::serving::TestedSize;
 use crate::catalog::{self, Model};
 use crate::error::{Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
 use crate::host::format_gpus;
 use crate::node::{Gpu, Node, lost_gpu_hint};
 use crate::nvml::GpuInstanceReading;
-use crate::settings::Multiprocessors;
 use crate::state::GpuUnderTest;
 
 /// The GPUs of a self-test.
@@ -159,9 +159,13 @@ impl TestedGpu {
         catalog::model_with_product(&self.gpu.product)
     }
 
-    /// Returns the SMs of an instance that is one device.
-    pub(super) fn sms_of(&self, offer: &GpuInstanceProfile) -> Option<Multiprocessors> {
-        self.gpu.instance_size(offer, 1, true).multiprocessors
+    /// Returns the size of an instance that is one device.
+    pub(super) fn size_of(&self, offer: &GpuInstanceProfile) -> TestedSize {
+        TestedSize {
+            sms: self.gpu.instance_size(offer, 1, true).multiprocessors,
+            // An instance of a GPU that shares the machine's memory has none of its own.
+            memory: Some(offer.memory_mib).filter(|mib| *mib > 0),
+        }
     }
 
     fn expected_time(&self, is_quick: bool) -> Duration {

@@ -2,16 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finding::Verdict;
 use super::tester::{CheckResult, Tester};
+use crate::client::{ClientOptions, Variables};
 use crate::commands::give_back::selftest_command;
-use crate::cuda::{ComputeResult, Computed};
+use crate::cuda::{ComputeResult, Computed, CudaError};
 use crate::host::{BecomeUser, COMPUTE, FileError, Pid};
+use crate::node::Served;
 
 /// The time in which a program must have computed. A server may have to start for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +54,27 @@ impl TestProgram {
             words.extend(["--allocate".to_owned(), bytes.to_string()]);
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut command = selftest_command(tester.environment, tester.directory, &words);
+        Self::spawn(selftest_command(
+            tester.environment,
+            tester.directory,
+            &words,
+        ))
+    }
+
+    /// Starts a program with the variables that `mig-mps env` prints. `mig-mps run` starts no more clients than mig-mps expects.
+    pub(super) fn start_with_variables(tester: &Tester<'_>, served: &Served) -> CheckResult<Self> {
+        let environment = tester.environment;
+        let variables = Variables::for_device(environment, served, &ClientOptions::default());
+        let mut command = selftest_command(environment, tester.directory, &[COMPUTE]);
+        command.args(BecomeUser::default().to_args());
+        command.envs(variables.set);
+        for name in &variables.unset {
+            command.env_remove(name);
+        }
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> CheckResult<Self> {
         // Ctrl-C is for the self-test alone, which finishes the present step with its programs.
         let spawned = command
             .process_group(0)
@@ -92,6 +114,16 @@ impl TestProgram {
 
     /// Returns what the program saw, if it computes within this time.
     pub(super) fn wait_for_result_within(&mut self, limit: Duration) -> CheckResult<Computed> {
+        self.wait_for_cuda(limit)?
+            .map_err(|error| Verdict::Differs(format!("CUDA fails in the program: {error}")))
+    }
+
+    /// Returns what the program saw, or the error of CUDA, once it has either.
+    pub(super) fn wait_for_admission(&mut self) -> CheckResult<Result<Computed, CudaError>> {
+        self.wait_for_cuda(ANSWER_TIMEOUT)
+    }
+
+    fn wait_for_cuda(&mut self, limit: Duration) -> CheckResult<Result<Computed, CudaError>> {
         let line = match self.line.recv_timeout(limit) {
             Ok(line) if !line.is_empty() => line,
             Err(RecvTimeoutError::Timeout) => {
@@ -107,10 +139,8 @@ impl TestProgram {
             }
         };
         match serde_json::from_str(&line) {
-            Ok(ComputeResult::Computed(computed)) => Ok(computed),
-            Ok(ComputeResult::Failed(error)) => Err(Verdict::Differs(format!(
-                "CUDA fails in the program: {error}"
-            ))),
+            Ok(ComputeResult::Computed(computed)) => Ok(Ok(computed)),
+            Ok(ComputeResult::Failed(error)) => Ok(Err(error)),
             Ok(ComputeResult::NoLibrary(why)) => Err(Verdict::NotTested(why)),
             Err(error) => Err(Verdict::Differs(format!(
                 "the program printed {line:?}: {error}"

@@ -4,7 +4,7 @@ use super::SelftestArgs;
 use super::plan::{TestPlan, compute_words};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Uid, host_name, join_words};
+use crate::host::{Environment, Uid, host_name, join_words, slurm_node_name};
 use crate::node::{Detail, Gpu, Node, Unmanaged};
 
 /// Enough to see who uses a GPU, and what its instances are.
@@ -183,6 +183,16 @@ fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     ))
 }
 
+/// The programs that are a kubelet, or contain one: that of Kubernetes, k3s, RKE2 and `MicroK8s`.
+const KUBELETS: [&str; 6] = [
+    "kubelet",
+    "k3s",
+    "k3s-server",
+    "k3s-agent",
+    "rke2",
+    "kubelite",
+];
+
 /// Refuses a node on which Slurm or a kubelet could start programs meanwhile.
 fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     if args.drained {
@@ -190,16 +200,16 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     }
     let host = &environment.host;
     let names = host.read_process_names().unwrap_or_default();
-    let runs = |program: &str| host.processes_named(&names, program).next().is_some();
+    let runs = |program: &&str| host.processes_named(&names, program).next().is_some();
     let refused = |what: &str, hint: String| {
         let what = format!("{what} runs and could start programs on the GPUs during the test");
         Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
     };
-    let node = host_name();
-    if runs("slurmd") {
+    if runs(&"slurmd") {
+        let node = slurm_node_name();
         let slurm = environment.find_slurm();
-        let reason = slurm.ok().and_then(|slurm| slurm.drain_reason(&node).ok()?);
-        if reason.is_none() {
+        let is_drained = slurm.is_ok_and(|slurm| slurm.is_drained(&node).unwrap_or(false));
+        if !is_drained {
             return refused(
                 "slurmd",
                 format!(
@@ -209,7 +219,8 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
             );
         }
     }
-    if runs("kubelet") {
+    if KUBELETS.iter().any(runs) {
+        let node = host_name();
         return refused(
             "a kubelet",
             format!("run `kubectl drain {node} --ignore-daemonsets`, then add --drained"),

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finding::Verdict;
+use super::geometry::is_like_memory;
 use super::program::TestProgram;
 use super::tester::{CheckResult, Tester, ensure};
 use crate::cuda::{Computed, CudaError};
@@ -29,8 +30,8 @@ const SERVED_WITHIN: Duration = Duration::from_secs(15);
 /// The time within which a daemon lists the clients that it has.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// More clients than any daemon takes.
-const MAX_CLIENTS: usize = 70;
+/// More clients than any server takes.
+const MAX_CLIENTS: usize = 64;
 
 /// The device under test.
 struct TestedDevice<'a> {
@@ -38,14 +39,21 @@ struct TestedDevice<'a> {
     title: &'a str,
     /// The text of its block in a profile, before and after the settings of the device.
     block: [&'a str; 2],
-    /// Its SMs, where they are known.
-    sms: Option<Multiprocessors>,
+    size: TestedSize,
+}
+
+/// The size of a device, where it is known.
+#[derive(Clone, Copy)]
+pub(super) struct TestedSize {
+    pub(super) sms: Option<Multiprocessors>,
+    /// All its memory, in MiB.
+    pub(super) memory: Option<u64>,
 }
 
 impl TestedDevice<'_> {
     /// Fails unless a client may use the SMs that mig-mps expects at this percentage.
     fn check_sms(&self, sms: u32, percentage: f64) -> CheckResult {
-        let Some((own, percentage)) = self.sms.zip(Percentage::new(percentage)) else {
+        let Some((own, percentage)) = self.size.sms.zip(Percentage::new(percentage)) else {
             return Ok(());
         };
         let expected = own.usable_at(percentage.to_tenths());
@@ -57,6 +65,17 @@ impl TestedDevice<'_> {
             )
         })
     }
+
+    /// Fails unless a client sees the memory of the device, in bytes.
+    fn check_memory(&self, total: u64) -> CheckResult {
+        let Some(all) = self.size.memory else {
+            return Ok(());
+        };
+        let mib = total >> 20;
+        ensure(is_like_memory(mib, all), || {
+            format!("a client sees {mib} MiB, and the device has {all} MiB")
+        })
+    }
 }
 
 impl Tester<'_> {
@@ -65,27 +84,24 @@ impl Tester<'_> {
         if !self.gpu.tests_whole {
             return;
         }
-        let sms = self.gpu.gpu.device_size().multiprocessors;
+        let size = TestedSize {
+            sms: self.gpu.gpu.device_size().multiprocessors,
+            memory: self.gpu.gpu.memory.map(|memory| memory.total >> 20),
+        };
         let is_off = self.check("MIG mode off", |tester| {
             tester.apply_profile("false", "mig = false").map(|()| None)
         });
         if is_off {
-            self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", sms);
+            self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", size);
         }
     }
 
     /// Tests programs on a device of this title. The block of the device is `before`, its settings, and `after`.
-    pub(super) fn test_device(
-        &mut self,
-        title: &str,
-        before: &str,
-        after: &str,
-        sms: Option<Multiprocessors>,
-    ) {
+    pub(super) fn test_device(&mut self, title: &str, before: &str, after: &str, size: TestedSize) {
         let subject = TestedDevice {
             title,
             block: [before, after],
-            sms,
+            size,
         };
         let begun = Instant::now();
         let is_ready = self.check_device(&subject, "daemon and server start", |tester, subject| {
@@ -145,6 +161,11 @@ impl Tester<'_> {
         served.ok_or_else(|| Verdict::Differs("no device has a daemon".to_owned()))
     }
 
+    fn list_servers(&self) -> CheckResult<Vec<Pid>> {
+        let servers = self.observe_served()?.servers;
+        Ok(servers.iter().map(|server| server.pid).collect())
+    }
+
     fn start_program(&self, user: &BecomeUser, allocations: &[u64]) -> CheckResult<TestProgram> {
         TestProgram::start(self, DEVICE_NAME, user, allocations)
     }
@@ -164,6 +185,7 @@ impl Tester<'_> {
             let computed = tester.run_program(&[])?;
             let sms = computed.sm_count;
             subject.check_sms(sms, 100.0)?;
+            subject.check_memory(computed.memory_total)?;
             Ok(Some(format!(
                 "context after {} ms",
                 computed.start.as_millis()
@@ -174,11 +196,16 @@ impl Tester<'_> {
             let computed = first.wait_for_result()?;
             check_computed(&computed)?;
             let open = count_open_files(first.pid());
+            let servers = tester.list_servers()?;
             tester.run_program(&[])?;
             tester.wait_for_clients(1)?;
             first.end()?;
             tester.wait_for_clients(0)?;
-            let used = (computed.memory_total - computed.memory_free) >> 20;
+            tester.run_program(&[])?;
+            ensure(tester.list_servers()? == servers, || {
+                "the server has ended with a client".to_owned()
+            })?;
+            let used = computed.memory_total.saturating_sub(computed.memory_free) >> 20;
             Ok(Some(format!(
                 "a client uses {used} MiB and has {} files open",
                 open.map_or_else(
@@ -314,24 +341,45 @@ impl Tester<'_> {
         });
     }
 
-    /// Measures how many clients a device takes.
+    /// Starts clients until the server takes no more, and compares their number with what mig-mps expects.
     fn count_clients(&mut self, subject: &TestedDevice<'_>) {
         self.check_device(subject, "the most clients", |tester, subject| {
             tester.serve_device(subject, "{ }")?;
+            let served = tester.observe_served()?;
+            let measured = served.measured_limit.map(|limit| limit as usize);
+            // MIG devices may take more than NVIDIA documents.
+            let enough = measured.map_or(MAX_CLIENTS, |limit| limit + 1);
             let mut clients = Vec::new();
-            let mut end = None;
-            while end.is_none() && clients.len() < MAX_CLIENTS {
-                let mut client = tester.start_program(&BecomeUser::default(), &[])?;
-                match client.wait_for_result() {
-                    Ok(_) => clients.push(client),
-                    Err(Verdict::Differs(why) | Verdict::NotTested(why)) => end = Some(why),
-                    Err(Verdict::Held) => {}
+            let mut refusal = None;
+            while refusal.is_none() && clients.len() < enough {
+                let mut client = TestProgram::start_with_variables(tester, &served)?;
+                match client.wait_for_admission()? {
+                    Ok(computed) => {
+                        check_computed(&computed)?;
+                        clients.push(client);
+                    }
+                    Err(error) => refusal = Some(error),
                 }
             }
             let count = clients.len();
             clients.into_iter().try_for_each(TestProgram::end)?;
             tester.run_program(&[])?;
-            let end = end.unwrap_or_else(|| "the test starts no more".to_owned());
+            if refusal == Some(CudaError::OUT_OF_MEMORY) {
+                return Ok(Some(format!("the memory is enough for {count}")));
+            }
+            let expected = served.hardware_limit.map(|limit| limit as usize);
+            let is_as_expected =
+                |expected| count == expected || measured.is_none() && count > expected;
+            let end = refusal.map_or_else(
+                || "the test starts no more".to_owned(),
+                |error| error.to_string(),
+            );
+            ensure(expected.is_none_or(is_as_expected), || {
+                let expected = expected.unwrap_or_default();
+                format!(
+                    "the device takes {count}, and mig-mps expects {expected}; the next one: {end}"
+                )
+            })?;
             Ok(Some(format!("{count}; the next one: {end}")))
         });
     }

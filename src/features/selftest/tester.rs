@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::finding::{TestFinding, Verdict};
 use super::plan::TestedGpu;
 use crate::commands::give_back::{error_line, run_in_selftest};
+use crate::geometry::GpuInstanceProfile;
 use crate::host::Environment;
 use crate::node::{Detail, Device, Gpu, Node, Observer};
 
@@ -122,6 +123,13 @@ impl<'a> Tester<'a> {
         finding.print_line();
         self.findings.push(finding);
         is_held
+    }
+
+    /// Notes the profiles that the driver has offered in the last check.
+    pub(super) fn note_offers(&mut self, offers: &[GpuInstanceProfile]) {
+        if let Some(last) = self.findings.last_mut() {
+            last.offers = offers.to_vec();
+        }
     }
 
     /// Notes that something is not tested.

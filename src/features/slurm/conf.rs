@@ -9,7 +9,7 @@ use super::host_list::{expand_host_list, includes_node, is_list};
 use super::lines::{ConfFile, ConfLine};
 use crate::error::{Result, usage_error};
 use crate::failure::Failure;
-use crate::host::{Host, host_name, to_printable};
+use crate::host::{Host, slurm_node_name, to_printable};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -324,13 +324,9 @@ impl SlurmFiles {
     }
 }
 
-/// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
+/// Returns the name of this node in Slurm, which is one name or a list of names.
 pub(super) fn node_name() -> Result<String> {
-    let name = nonempty_variable("SLURMD_NODENAME");
-    check_name(name.unwrap_or_else(|| {
-        let name = host_name();
-        name.split('.').next().unwrap_or_default().to_owned()
-    }))
+    check_name(slurm_node_name())
 }
 
 /// Refuses what would be no name, or no list of names, in Slurm's files.
