@@ -5,6 +5,7 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
+mod another;
 mod apptainer;
 pub mod cdi_files;
 mod container;
@@ -14,6 +15,7 @@ mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
+pub use another::name_another_device;
 pub use cdi_files::CdiFiles;
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,

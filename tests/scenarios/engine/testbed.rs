@@ -40,7 +40,7 @@ const CHANGES: [&str; 8] = [
     "the profile was applied in part",
     "no part of the profile could be applied",
     "nothing is undone",
-    "mig-mps heal then replaces the daemons",
+    "until the remaining programs have exited; mig-mps heal then",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
     "have followed the last change of the devices",
