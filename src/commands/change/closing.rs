@@ -15,8 +15,8 @@ use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
-use crate::node::{Closer, Node};
-use crate::plan::{Plan, Refusal, Stop};
+use crate::node::{Closer, Device, Node};
+use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::note;
 
@@ -339,7 +339,7 @@ impl ChangeRun<'_> {
         .with_hint(OUTSIDE_UNTIL_HEAL)
     }
 
-    /// Refuses what another change is about to do with a device that it has closed.
+    /// Refuses what another change is about to do with a device that it has closed, or with the instances of its GPU.
     pub(super) fn check_not_closed_by_another(
         &self,
         node: &Node,
@@ -348,12 +348,20 @@ impl ChangeRun<'_> {
         if self.options.consent.force {
             return Ok(());
         }
-        let mut names = plan.device_names();
-        let closed = names.find_map(|name| {
-            let served = node.served_named(name)?;
+        let changes_gpu_of = |device: &Device| {
+            let of_mig = plan
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.steps.iter().any(Step::is_of_mig));
+            of_mig.into_iter().any(|gpu| device.key.has_gpu(&gpu.uuid))
+        };
+        let closed = node.devices.iter().find_map(|device| {
+            let served = device.served.as_ref()?;
             let closing = served.record.closing.as_ref()?;
-            (served.closer == Closer::Another && served.run_dir == self.state)
-                .then_some((name, closing))
+            let name = served.record.name.as_str();
+            let is_of_another = served.closer == Closer::Another && served.run_dir == self.state;
+            let is_concerned = plan.device_names().any(|one| one == name) || changes_gpu_of(device);
+            (is_of_another && is_concerned).then_some((name, closing))
         });
         closed.map_or(Ok(()), |(name, closing)| {
             let what = format!("device {name} is closed for another change, by {closing}");

@@ -304,6 +304,16 @@ fn a_second_change_is_refused_and_names_the_first() {
     let pid = client.pid().to_string();
     let ended = sim.run(&["kill", "class", &pid, "--yes"]).ended(4).stderr;
     assert_contains(&ended, "hint: end the process with kill(1)");
+    // A profile that keeps the device, and changes other instances of its GPU.
+    let before = sim.list();
+    let other = LAB.replace("profile = \"1g\", count = 2", "profile = \"2g\", count = 1");
+    let up = sim.up(&other, &["--yes"]).ended(4).stderr;
+    assert_contains(
+        &up,
+        "device class is closed for another change, by root since 20",
+    );
+    assert_contains(&up, "restart class --drain 1h --no-new --yes)");
+    assert_eq!(sim.list()["gpus"], before["gpus"]);
     // What has nothing to do with it goes on.
     sim.run(&["restart", "job-0", "--yes"]).ended(0);
     sim.run(&["set", "job-1", "max-clients=3"]).ended(0);
