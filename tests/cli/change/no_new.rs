@@ -1,6 +1,7 @@
 //! `--no-new`: a device that changes admits no new programs while those that run are waited for.
 
 use std::fs;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -573,4 +574,53 @@ fn after_the_time_the_hint_says_what_heal_does() {
         "mig-mps heal then replaces the daemons, and a change of instances needs the same command again; ",
     );
     finishes(client);
+}
+
+/// The command that the question names is one that Slurm's `scontrol` is given this node by.
+#[test]
+fn on_a_node_of_slurm_the_question_names_the_command_that_drains_it() {
+    let sim = Sim::whole("");
+    let _slurmd = sim.process("slurmd");
+    let client = sim.client("0");
+    let said = sim
+        .answered("restart 0 --drain 1h --no-new", "n\n")
+        .ended(4)
+        .stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, named) = said.split_once("drain it first: ").unwrap();
+    let (named, _) = named.split_once(" This will").unwrap();
+    let scontrol = sim.program_script("scontrol", "hostname -s; echo \"$@\"");
+    let path = format!("PATH={}:$PATH", scontrol.parent().unwrap().display());
+    let drained = Command::new("sh")
+        .args(["-c", &format!("{path}; {named}")])
+        .output()
+        .unwrap();
+    let drained = String::from_utf8(drained.stdout).unwrap();
+    let (host, words) = drained.trim().split_once('\n').unwrap();
+    assert_eq!(
+        words,
+        format!("update NodeName={host} State=DRAIN Reason=mig-mps")
+    );
+    finishes(client);
+}
+
+/// The command line of the recipe "Tonight at two", and its way back.
+#[test]
+fn the_recipe_for_the_night_is_a_command_line_of_mig_mps() {
+    let sim = lab();
+    let night = sim.profile(&LAB.replace("serve = \"all\"", "serve = \"one-at-a-time\""));
+    let recipes = include_str!("../../../src/manual/recipes.md").replace("\\\n", "");
+    let (_, recipe) = recipes.split_once("## Tonight at two").unwrap();
+    let (_, words) = recipe.split_once("sudo systemd-run ").unwrap();
+    let (_, words) = words.split_once(" mig-mps ").unwrap();
+    let words = words.lines().next().unwrap();
+    assert_contains(words, "/etc/mig-mps/night.toml");
+    let words = words.replace("/etc/mig-mps/night.toml", night.to_str().unwrap());
+    let (_, back) = recipe.split_once("**Back:** Run `sudo mig-mps ").unwrap();
+    let back = format!("{} --yes", back.split('`').next().unwrap());
+    for (words, serve) in [(words, "one-at-a-time"), (back, "all")] {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        sim.run(&words).ended(0);
+        assert_eq!(sim.device("class")["serve"], serve, "{words:?}");
+    }
 }
