@@ -1,7 +1,5 @@
 //! Devices that admit no new programs: their daemons end with the clients that they have.
 
-use jiff::Timestamp;
-
 use super::cause::Cause;
 use super::context::Run;
 use crate::host::{Directories, Environment, FileResult, Host};
@@ -27,6 +25,7 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         Some(earlier) if !close.is_waited_for && earlier.next == close.next => earlier,
         Some(earlier) if !close.is_waited_for => Closing {
             writer: earlier.writer,
+            until: closing.origin.since,
             ..closing
         },
         _ => closing,
@@ -100,10 +99,11 @@ pub fn daemon_of_closing(environment: &Environment, run_dir: &RunDir, uuid: &str
 /// Records that the daemon of a device admits no new clients, and that the same one follows it.
 pub(super) fn record_as_closing(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
     let environment = run.context.environment;
+    let origin = run.journal.origin(environment);
     let closing = Closing {
-        origin: run.journal.origin(environment),
+        until: origin.since,
+        origin,
         writer: Writer::for_this_process(&environment.host, &run.context.node.boot_id),
-        until: Timestamp::now(),
         next: Some(NextDaemon::same_as(record)),
         is_asked: true,
     };

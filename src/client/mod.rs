@@ -5,6 +5,7 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
+mod another;
 mod apptainer;
 mod attach;
 pub mod cdi_files;
@@ -16,6 +17,7 @@ mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use attach::HeldClient;
+pub use another::name_another_device;
 pub use cdi_files::CdiFiles;
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,

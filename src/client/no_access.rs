@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Uid, caller};
-use crate::node::Node;
+use crate::host::{Uid, caller, format_count};
+use crate::node::{Client, Node};
 
 /// A user's programs cannot use a device, or not now.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum NoAccess {
         closing: String,
         /// True if it admits programs again after that.
         opens_again: bool,
+        /// A free device of the same size, if one is known.
+        instead: Option<String>,
     },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of device {name}", closed.display())]
@@ -111,6 +113,18 @@ fn account(clients: &str) -> String {
 /// The words before the name of a group.
 pub(super) const GROUP_PREFIX: &str = "the group ";
 
+/// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
+pub(super) fn describe_client(client: &Client) -> String {
+    let command = client.command.as_deref().unwrap_or("hidden");
+    let workload = client
+        .workload
+        .as_ref()
+        .filter(|one| one.is_any())
+        .map(|one| format!(", {one}"))
+        .unwrap_or_default();
+    format!("pid {} ({command}{workload})", client.shown_pid())
+}
+
 impl NoAccess {
     /// True if it ends when other programs do.
     pub fn is_temporary(&self) -> bool {
@@ -187,11 +201,17 @@ impl Failure for NoAccess {
                 is_passing: false, ..
             } => "use a smaller --min-memory, or another device: `mig-mps status`".to_owned(),
             Self::Closing {
-                opens_again: false, ..
-            } => "use another device: `mig-mps run --any` selects a free one".to_owned(),
-            Self::Closing { .. } => {
-                "use another device (`mig-mps run --any` selects a free one), or wait for this one with --wait 5m".to_owned()
-            }
+                opens_again,
+                instead,
+                ..
+            } => match (instead, opens_again) {
+                (Some(other), false) => format!("use device {other}"),
+                (Some(other), true) => {
+                    format!("use device {other}, or wait for this one with --wait 5m")
+                }
+                (None, false) => "run `mig-mps status` to see the other devices".to_owned(),
+                (None, true) => "wait for it with --wait 5m".to_owned(),
+            },
             Self::Faulty { .. }
             | Self::InUse { .. }
             | Self::Full { .. }

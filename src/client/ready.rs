@@ -6,14 +6,13 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::attach::{NotAttached, attach_as};
-use super::no_access::{GROUP_PREFIX, NoAccess};
+use super::no_access::{GROUP_PREFIX, NoAccess, describe_client};
 use super::{ClientOptions, Variables};
 use crate::cuda::CudaError;
 use crate::failure::Failure;
 use crate::host::{Environment, Host, Pid, Reader, Threads, Uid, user_name};
 use crate::node::{
-    ANSWER_TIMEOUT, Client, Closer, DaemonState, Node, Served, observe_records,
-    observe_without_driver,
+    ANSWER_TIMEOUT, Closer, DaemonState, Node, Served, observe_records, observe_without_driver,
 };
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
@@ -70,18 +69,6 @@ pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result
     }
 }
 
-/// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
-fn describe_client(client: &Client) -> String {
-    let command = client.command.as_deref().unwrap_or("hidden");
-    let workload = client
-        .workload
-        .as_ref()
-        .filter(|one| one.is_any())
-        .map(|one| format!(", {one}"))
-        .unwrap_or_default();
-    format!("pid {} ({command}{workload})", client.shown_pid())
-}
-
 fn check_state(served: &Served) -> Result<(), NoAccess> {
     // Where nobody goes on with it, a restart does.
     let is_left_behind = served.closer == Closer::Gone && !served.is_alive();
@@ -90,6 +77,7 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
             name: served.record.name.clone(),
             closing: closing.to_string(),
             opens_again: closing.next.is_some(),
+            instead: None,
         });
     }
     let Some(ailment) = served.state.outage_reason() else {
@@ -236,7 +224,11 @@ pub fn check_ready(
 }
 
 /// Returns the device as its processes and a control session show it now.
-fn observe_device(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
+pub(super) fn observe_device(
+    environment: &Environment,
+    node: &Node,
+    name: &str,
+) -> Result<Served, NoAccess> {
     let mut node = node.clone();
     node.devices.retain(|device| device.name == name);
     observe_without_driver(environment, &mut node, ANSWER_TIMEOUT);

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::change_report::Outcome;
 use super::lock_node;
 use crate::error::{ErrorContext as _, Result, command_error};
 use crate::failure::{ExitStatus, Failure as _, Problem};
 use crate::host::{Environment, FileResult, Lock, LockError, ProgramDirectory};
-use crate::node::{Detail, observe};
+use crate::node::{Detail, Device, Gpu, Node, Unseen, observe};
 use crate::plan::Plan;
 use crate::render::json::to_json_text;
 use crate::render::{note, print_error, report};
@@ -34,12 +35,27 @@ fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<bool>
     }
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let after = AfterChange::open_or_create(&run_dir)?;
-    let is_new = after.has_unnoted_change(&run_dir)?;
+    let shown = shown_devices(&outcome.node);
+    let is_new = after.has_unnoted_change(&run_dir)? || after.has_unnoted_devices(shown.as_ref());
     if is_new {
         let document = to_json_text(&outcome.document(environment))?;
-        after.note_change(&run_dir, &document)?;
+        after.note_change(&run_dir, shown, &document)?;
     }
     Ok(is_new)
+}
+
+/// Describes the devices that the driver shows, with a daemon or without; `None` if it does not answer.
+fn shown_devices(node: &Node) -> Option<BTreeSet<String>> {
+    let is_silent = |unseen: &Unseen| matches!(unseen, Unseen::Driver(_));
+    if node.unseen.iter().any(is_silent) {
+        return None;
+    }
+    let devices = node.gpus.iter().flat_map(Gpu::devices);
+    let describe = |device: Device| {
+        let title = device.part.map(|part| part.title);
+        json!([device.uuid, device.key.gpu, title]).to_string()
+    };
+    Some(devices.map(describe).collect())
 }
 
 /// Runs the programs that have not followed the last change, after a command has released the lock. Returns how the command

@@ -31,7 +31,7 @@ pub struct Step {
 
 impl Step {
     /// True if it creates or destroys an instance, or switches MIG mode.
-    pub(super) fn is_of_mig(&self) -> bool {
+    pub fn is_of_mig(&self) -> bool {
         matches!(
             self.action,
             Action::DestroyComputeInstance { .. }

@@ -25,12 +25,19 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 /// # Errors
 /// As of [`restart`].
 pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
-    let closing = names
-        .iter()
-        .find_map(|name| node.served_named(name)?.closing());
-    if let Some(closing) = closing {
-        let what = format!("it is closed to new programs by {closing}");
-        let hint = "run `mig-mps up` to start a daemon again when its programs have exited";
+    let closed = names.iter().find_map(|name| {
+        let served = node.served_named(name)?;
+        Some((name, served.closer, served.closing()?))
+    });
+    if let Some((name, closer, closing)) = closed {
+        let what = format!("device {name} is closed to new programs by {closing}");
+        let hint = match (closer, &closing.next) {
+            (_, None) => "run `mig-mps up` to start a daemon again when its programs have exited",
+            (Closer::Gone, _) => {
+                "run `mig-mps heal` to start its daemon again when its programs have exited"
+            }
+            _ => "wait for that command, which starts the daemon again when its programs have exited",
+        };
         return Err(Problem::new(what, hint).into());
     }
     let runs = |name: &&String| node.served_named(name).is_some_and(Served::is_alive);

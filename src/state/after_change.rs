@@ -28,8 +28,11 @@ const RESULTS: &str = "results.json";
 struct NotedChange {
     /// Identifies the change; `None` if there was none.
     at: Option<Timestamp>,
-    /// The devices afterwards.
+    /// The devices and instances of mig-mps afterwards, as its files have them.
     devices: BTreeSet<String>,
+    /// All devices that the driver showed afterwards; `None` if it did not answer.
+    #[serde(default)]
+    shown: Option<BTreeSet<String>>,
 }
 
 /// The programs that have run after a change, each with its failure.
@@ -75,19 +78,30 @@ impl AfterChange {
         Ok(text)
     }
 
-    /// True if the devices are not those after the last change that was noted.
+    /// True if the devices of mig-mps are not those after the last change that was noted.
     pub fn has_unnoted_change(&self, run_dir: &RunDir) -> FileResult<bool> {
         Ok(self.load::<NotedChange>(CHANGE).devices != describe_devices(run_dir)?)
     }
 
+    /// True if the devices that the driver shows are not those after the last change that was noted.
+    pub fn has_unnoted_devices(&self, shown: Option<&BTreeSet<String>>) -> bool {
+        shown.is_some() && self.load::<NotedChange>(CHANGE).shown.as_ref() != shown
+    }
+
     /// Notes a change of the set of devices, with its document. The caller holds the lock of the node.
-    pub fn note_change(&self, run_dir: &RunDir, document: &str) -> FileResult<()> {
+    pub fn note_change(
+        &self,
+        run_dir: &RunDir,
+        shown: Option<BTreeSet<String>>,
+        document: &str,
+    ) -> FileResult<()> {
         let text = document.as_bytes();
         self.0
             .replace_file(DOCUMENT, &half_made(DOCUMENT), text, PRIVATE_MODE)?;
         let change = NotedChange {
             at: Some(Timestamp::now()),
             devices: describe_devices(run_dir)?,
+            shown,
         };
         write_json(&self.0, CHANGE, &change, PRIVATE_MODE)
     }
@@ -126,7 +140,7 @@ impl AfterChange {
     }
 }
 
-/// Describes what programs may have written down of each device.
+/// Describes what programs may have written down of each device with a record, and what mig-mps has made on the GPUs.
 fn describe_devices(run_dir: &RunDir) -> FileResult<BTreeSet<String>> {
     let (records, _) = run_dir.load_records()?;
     let describe = |record: &DeviceRecord| {
@@ -141,5 +155,9 @@ fn describe_devices(run_dir: &RunDir) -> FileResult<BTreeSet<String>> {
         let clients = record.settings.share.map(|share| share.clients);
         json!([name, uuid, key.gpu, profile, clients, boot_id]).to_string()
     };
-    Ok(records.iter().map(describe).collect())
+    let node = run_dir.load_node()?;
+    let made = node.created.iter().map(|made| json!([made, node.boot_id]));
+    let switched_on = node.switched_on.iter().map(|gpu| json!([gpu]));
+    let of_gpus = made.chain(switched_on).map(|one| one.to_string());
+    Ok(records.iter().map(describe).chain(of_gpus).collect())
 }

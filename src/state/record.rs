@@ -260,7 +260,7 @@ pub struct Closing {
     /// The process of that command.
     #[serde(flatten)]
     pub writer: Writer,
-    /// The time until which it waits.
+    /// The time until which it waits: that of the command if it does not wait.
     pub until: Timestamp,
     /// The daemon that follows; `None` if the device stays without one.
     pub next: Option<NextDaemon>,
@@ -273,6 +273,9 @@ pub struct Closing {
 impl fmt::Display for Closing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (origin, until) = (&self.origin, format_second(self.until));
+        if self.until <= origin.since {
+            return write!(f, "{origin}");
+        }
         write!(f, "{origin}, which waits until {until} at the latest")
     }
 }

@@ -25,6 +25,7 @@ macro_rules! in_thirds {
 }
 
 mod child;
+mod closing;
 mod crash;
 mod faults;
 mod interrupt;

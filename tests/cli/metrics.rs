@@ -216,6 +216,15 @@ fn drift_is_reported_for_a_profile() {
     let text = metrics(&sim, &["--profile", profile]);
     has(&text, "mig_mps_drift", 1.0);
     has(&text, "mig_mps_device_drift{device=\"0\"}", 1.0);
+    // A device that was stopped by name is drift, as for `plan --exit-code` and the next `up`.
+    sim.run(&["up", profile]).ended(0);
+    sim.run(&["down", "0"]).ended(0);
+    let text = metrics(&sim, &["--profile", profile]);
+    assert_eq!(state(&text, "0"), "stopped");
+    has(&text, "mig_mps_drift", 1.0);
+    has(&text, "mig_mps_device_drift{device=\"0\"}", 1.0);
+    sim.run(&["plan", profile, "--exit-code"]).ended(3);
+    sim.run(&["up", profile]).ended(0);
     // A profile that cannot be planned leaves the rest.
     let path =
         sim.profile("[[gpu]]\nselect = { index = [7] }\ndevices = [ { profile = \"1g\" } ]\n");

@@ -53,6 +53,33 @@ fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
     kubelet.allocate(SMALL, &["0.0::0"]).unwrap();
 }
 
+/// No new pod gets a share of it, and no container starts again.
+#[test]
+fn a_closing_device_is_unhealthy_until_its_new_daemon_runs() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    let client = sim.client("trainer-0");
+    let restart = ["restart", "trainer-0", "--drain", "1h", "--no-new", "--yes"];
+    let mut restart = sim.talk(&restart);
+    restart.await_text("Closed ");
+    let closing = "mig-mps.io/trainer trainer-0::0 Unhealthy";
+    let mut shares = SHARES;
+    shares[4] = closing;
+    follows(&kubelet, &shares, "closed");
+    let refused = kubelet.allocate(TRAINER, &["trainer-0::0"]).unwrap_err();
+    let why = "device trainer-0 is not healthy: it admits no new programs";
+    assert_eq!(refused.message(), why);
+    assert_eq!(refused_start(&kubelet, TRAINER, "trainer-0::0"), why);
+    kubelet.allocate(SMALL, &["0.1::0"]).unwrap();
+    assert!(client.finish().status.success());
+    let _ = restart.end().ended(0);
+    follows(&kubelet, &SHARES, "reopened");
+    plugin.await_line("trainer-0 is healthy", 1);
+    kubelet.allocate(TRAINER, &["trainer-0::0"]).unwrap();
+}
+
 /// The words by which a container's start is refused.
 fn refused_start(kubelet: &Kubelet, resource: &str, share: &str) -> String {
     let refused = kubelet.start_container(resource, &[share]).unwrap_err();

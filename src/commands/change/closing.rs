@@ -16,8 +16,8 @@ use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
 use crate::host::name_devices;
-use crate::node::{Closer, Node};
-use crate::plan::{Plan, Refusal, Stop};
+use crate::node::{Closer, Device, Node};
+use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::{note, warn};
 
@@ -31,10 +31,9 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The interval at which a part is planned again that has to wait for more than closing daemons.
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The message after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted. Closed devices stay closed until their programs have exited. `mig-mps heal` \
- then replaces their daemons; a change of instances needs the same `mig-mps up` again. To cancel the change, run \
- `mig-mps up`.";
+/// What becomes of programs that come when a daemon has ended that no command waits for.
+const OUTSIDE_UNTIL_HEAL: &str = "start programs with `mig-mps run` until then; other programs run outside MPS between the exit of \
+ the last client and `mig-mps heal`";
 
 /// What `--no-new` has done so far.
 #[derive(Default)]
@@ -122,7 +121,7 @@ impl ChangeRun<'_> {
             if self.drain.remaining_time().is_zero() {
                 if !self.options.consent.force {
                     self.closing.is_left_to_heal = true;
-                    return Err(time_over_error(next, busy.len()));
+                    return Err(self.time_over_error(next, busy.len()));
                 }
                 self.closing.is_force_due = true;
                 return Ok(ChangeStep::Lock(self.plan_again()?));
@@ -236,7 +235,12 @@ impl ChangeRun<'_> {
             let left = end.saturating_duration_since(Instant::now());
             let interrupt = &environment.interrupt;
             if !interrupt.sleep_uninterrupted(LOOK_INTERVAL.min(left)) {
-                return Err(declined_by_user(ExitStatus::Interrupted, INTERRUPTED));
+                let follows = self.what_heal_does(closed.iter().map(|(uuid, _)| uuid.as_str()));
+                let what = format!(
+                    "Interrupted. Closed devices stay closed until their programs have exited. `mig-mps heal` then {follows}, and \
+                     a change of instances needs the same command again. To cancel the change, run mig-mps up."
+                );
+                return Err(declined_by_user(ExitStatus::Interrupted, what));
             }
             let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
             let mut has_news = false;
@@ -285,7 +289,58 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// Refuses what another change is about to do with a device that it has closed.
+    /// Says what `heal` does with closed devices when their programs have exited.
+    fn what_heal_does<'u>(&self, uuids: impl IntoIterator<Item = &'u str>) -> &'static str {
+        let has_next = |uuid| {
+            let record = self.state.load_record(uuid).ok().flatten();
+            let closing = record.and_then(|record| record.closing);
+            closing.is_some_and(|closing| closing.next.is_some())
+        };
+        if uuids.into_iter().any(has_next) {
+            "replaces the daemons"
+        } else {
+            "leaves the devices stopped"
+        }
+    }
+
+    /// The error of a change whose time is over. What was recorded stays.
+    fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
+        let mut closed: Vec<&Stop> = part.stops().collect();
+        // Daemons without clients were not closed.
+        if closed.iter().any(|stop| !stop.clients.is_empty()) {
+            closed.retain(|stop| !stop.clients.is_empty());
+        }
+        let names: Vec<&str> = closed.iter().map(|stop| stop.name.as_str()).collect();
+        let who = match part.permit("") {
+            Err(refusal) => refusal.to_string(),
+            Ok(()) => format!(
+                "a program that has initialized CUDA but has no context still uses {}",
+                name_devices(&names)
+            ),
+        };
+        let rest = match parts {
+            1 => String::new(),
+            _ => format!(
+                "; not begun: {} of the change",
+                format_count(parts - 1, "other part")
+            ),
+        };
+        let what = format!("timed out (--drain): {who}{rest}");
+        let again = if part.changes_mig() {
+            ", and a change of instances needs the same command again"
+        } else {
+            ""
+        };
+        CommandError::new(ExitStatus::Refused, what).with_hint(format!(
+            "wait until the remaining programs have exited ({} closed until then); `mig-mps heal` then {}{again}; to end a \
+             program now, use kill(1), not `mig-mps kill`",
+            if names.len() == 1 { "the device stays" } else { "the devices stay" },
+            self.what_heal_does(closed.iter().map(|stop| stop.uuid.as_str()))
+        ))
+        .with_hint(OUTSIDE_UNTIL_HEAL)
+    }
+
+    /// Refuses what another change is about to do with a device that it has closed, or with the instances of its GPU.
     pub(super) fn check_not_closed_by_another(
         &self,
         node: &Node,
@@ -294,12 +349,20 @@ impl ChangeRun<'_> {
         if self.options.consent.force {
             return Ok(());
         }
-        let mut names = plan.device_names();
-        let closed = names.find_map(|name| {
-            let served = node.served_named(name)?;
+        let changes_gpu_of = |device: &Device| {
+            let of_mig = plan
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.steps.iter().any(Step::is_of_mig));
+            of_mig.into_iter().any(|gpu| device.key.has_gpu(&gpu.uuid))
+        };
+        let closed = node.devices.iter().find_map(|device| {
+            let served = device.served.as_ref()?;
             let closing = served.record.closing.as_ref()?;
-            (served.closer == Closer::Another && served.run_dir == self.state)
-                .then_some((name, closing))
+            let name = served.record.name.as_str();
+            let is_of_another = served.closer == Closer::Another && served.run_dir == self.state;
+            let is_concerned = plan.device_names().any(|one| one == name) || changes_gpu_of(device);
+            (is_of_another && is_concerned).then_some((name, closing))
         });
         closed.map_or(Ok(()), |(name, closing)| {
             let what = format!("device {name} is closed for another change, by {closing}");
@@ -315,35 +378,4 @@ fn taken_over_error() -> CommandError {
     let what = "another command changed a device while this one was waiting for it";
     CommandError::new(ExitStatus::Refused, what)
         .with_hint("run `mig-mps status` to see the present state")
-}
-
-/// The error of a change whose time is over. What was recorded stays.
-fn time_over_error(part: &Plan, parts: usize) -> CommandError {
-    let mut closed: Vec<&Stop> = part.stops().collect();
-    // Daemons without clients were not closed.
-    if closed.iter().any(|stop| !stop.clients.is_empty()) {
-        closed.retain(|stop| !stop.clients.is_empty());
-    }
-    let names: Vec<&str> = closed.iter().map(|stop| stop.name.as_str()).collect();
-    let who = match part.permit("") {
-        Err(refusal) => refusal.to_string(),
-        Ok(()) => format!(
-            "a program that has initialized CUDA but has no context still uses {}",
-            name_devices(&names)
-        ),
-    };
-    let rest = match parts {
-        1 => String::new(),
-        _ => format!(
-            "; not begun: {} of the change",
-            format_count(parts - 1, "other part")
-        ),
-    };
-    let what = format!("timed out (--drain): {who}{rest}");
-    CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-        "wait until the remaining programs have exited ({} closed until then); `mig-mps heal` then replaces the \
-         daemons, and a change of instances needs the same `mig-mps up` again; to end a program now, use kill(1), not \
-         `mig-mps kill`",
-        if names.len() == 1 { "the device stays" } else { "the devices stay" }
-    ))
 }

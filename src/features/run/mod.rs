@@ -16,7 +16,7 @@ use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options, visible_devices,
+    missing_engine_options, name_another_device, visible_devices,
 };
 use crate::commands::args::duration;
 use crate::commands::env::{
@@ -404,6 +404,10 @@ impl RunArgs {
                 ClientSlot::Needed,
                 |environment, _| environment.caller,
             )
+            .map_err(|error| match self.wait {
+                None => name_another_device(environment, node, error),
+                Some(_) => error,
+            })
             .map_err(|error| self.run_obstacle(error))?;
         }
         Ok(variables)

@@ -10,9 +10,11 @@ use insta::assert_snapshot;
 use serde_json::Value;
 
 use testkit::{
-    NOBODY, Ran, Sim, WHOLE, assert_contains, is_alive, kill, needs_root, wait_until, whole,
+    NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, is_alive, kill, needs_root, wait_until, whole,
     write_program,
 };
+
+use crate::cli::devices::uuids::nvidia_smi;
 
 /// A node with so many GPUs whose run directory is the system's, with an empty directory for programs.
 fn node(gpus: usize) -> Sim {
@@ -454,4 +456,54 @@ fn programs_follow_a_device_that_is_stopped_and_started() {
     assert_eq!(ran(&sim), ["10-note"]);
     sim.run(&["restart", "0", "--yes"]).ended(0);
     assert_eq!(ran(&sim), [""; 0]);
+}
+
+/// NVIDIA's CDI file lists them, too.
+#[test]
+fn programs_follow_instances_without_daemons() {
+    needs_root!();
+    let sim = node(1);
+    write_noting(&sim, "10-a");
+    let profile = |devices: &str| {
+        format!("mps = false\n[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ {devices} }} ]\n")
+    };
+    for devices in ["profile = \"3g\"", "profile = \"1g\", count = 2"] {
+        let profile = profile(devices);
+        let _ = sim.up(&profile, &["--yes"]).ended(0);
+        assert_eq!(ran(&sim), ["10-a"], "{devices}");
+        sim.up_does_nothing(&profile);
+        let _ = sim.run(&["heal"]).ended(0);
+        assert_eq!(ran(&sim), [""; 0], "{devices}");
+    }
+    // A killed command has noted nothing.
+    fs::remove_dir_all(sim.node.run_dir().join("after-change")).unwrap();
+    let _ = sim.run(&["heal"]).ended(0);
+    assert_eq!(ran(&sim), ["10-a"]);
+    let _ = sim.run(&["down"]).ended(0);
+    assert_eq!(ran(&sim), [""; 0]);
+    let destroy = ["down", "*", "--destroy-mig", "--yes"];
+    let _ = sim.run(&destroy).ended(0);
+    assert_eq!(ran(&sim), ["10-a"]);
+    let _ = sim.run(&destroy).ended(0);
+    assert_eq!(ran(&sim), [""; 0]);
+}
+
+#[test]
+fn programs_follow_the_end_of_instances_whose_daemons_have_ended_before() {
+    needs_root!();
+    let sim = node(1);
+    write_noting(&sim, "10-a");
+    let _ = sim.up(SMALL, &[]).ended(0);
+    assert_eq!(ran(&sim), ["10-a"]);
+    let _ = sim.run(&["down"]).ended(0);
+    assert_eq!(ran(&sim), ["10-a"]);
+    nvidia_smi(&sim, "mig -i 0 -cgi 19:6 -C");
+    for which in ["--destroy-mig", "--destroy-unmanaged"] {
+        let destroy = ["down", "*", which, "--yes"];
+        let _ = sim.run(&destroy).ended(0);
+        assert_eq!(ran(&sim), ["10-a"], "{which}");
+        let _ = sim.run(&destroy).ended(0);
+        let _ = sim.run(&["heal"]).ended(0);
+        assert_eq!(ran(&sim), [""; 0], "{which}");
+    }
 }

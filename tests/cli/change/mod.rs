@@ -20,6 +20,7 @@ mod limits;
 mod live_settings;
 mod no_daemon;
 mod no_new;
+mod no_new_killed;
 mod older_versions;
 mod owners;
 mod places;

@@ -1,8 +1,7 @@
 //! `--no-new`: a device that changes admits no new programs while those that run are waited for.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::time::Duration;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -12,16 +11,16 @@ use testkit::{
 };
 
 /// Three devices of one GPU.
-const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
+pub(super) const LAB: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"class\", profile = \"3g\", mps = { serve = \"all\" } }, \
                    { name = \"job-{n}\", profile = \"1g\", count = 2, mps = { serve = \"all\" } } ]\n";
 
-fn lab() -> Sim {
+pub(super) fn lab() -> Sim {
     Sim::served("h200", 1, LAB)
 }
 
 /// Starts a command, and waits until it has closed this device.
 #[track_caller]
-fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
+pub(super) fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
     let mut change = sim.talk(&[args, &["--no-new", "--yes"]].concat());
     change.await_text("note: closed ");
     assert_eq!(sim.device(device)["state"], "closing");
@@ -30,18 +29,18 @@ fn closing(sim: &Sim, device: &str, args: &[&str]) -> Dialogue {
 
 /// Asserts that a new program gets error 805, and not the device outside MPS.
 #[track_caller]
-fn is_refused(sim: &Sim, device: &str) {
+pub(super) fn is_refused(sim: &Sim, device: &str) {
     let refused = sim.app(device, &["run", "0"]).finish();
     assert_contains(&refused.output, "err 805");
 }
 
 #[track_caller]
-fn finishes(client: App) {
+pub(super) fn finishes(client: App) {
     let finished = client.finish();
     assert!(finished.status.success(), "{}", finished.output);
 }
 
-fn record(sim: &Sim, device: &str) -> Value {
+pub(super) fn record(sim: &Sim, device: &str) -> Value {
     let path = sim
         .node
         .run_dir()
@@ -62,7 +61,7 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
         &ran.stderr,
         "device class is closed to new programs by root since 20",
     );
-    assert_contains(&ran.stderr, "`mig-mps run --any` selects a free one");
+    assert_contains(&ran.stderr, "hint: wait for it with --wait 5m\n");
     finishes(sim.client("job-0"));
     let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
     assert!(!any.contains("class"), "{any}");
@@ -240,6 +239,7 @@ fn after_ctrl_c_too() {
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
     assert_contains(&said, "Interrupted. Closed devices stay closed until");
+    assert_contains(&said, "`mig-mps heal` then replaces the daemons");
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
@@ -261,6 +261,15 @@ fn a_profile_that_does_not_need_it_reopens_the_device() {
     assert_eq!(
         record(&sim, "class")["closing"]["next"]["name"],
         json!("class")
+    );
+    // No command waits any more.
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let (_, closed) = status
+        .split_once("closed to new programs by root since ")
+        .unwrap();
+    assert_contains(
+        closed.split_once("1 client").unwrap().0,
+        "/mig-mps up --yes); ",
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     sim.run(&["up", "--yes"]).ended(0);
@@ -296,6 +305,16 @@ fn a_second_change_is_refused_and_names_the_first() {
     let pid = client.pid().to_string();
     let ended = sim.run(&["kill", "class", &pid, "--yes"]).ended(4).stderr;
     assert_contains(&ended, "hint: end the process with kill(1)");
+    // A profile that keeps the device, and changes other instances of its GPU.
+    let before = sim.list();
+    let other = LAB.replace("profile = \"1g\", count = 2", "profile = \"2g\", count = 1");
+    let up = sim.up(&other, &["--yes"]).ended(4).stderr;
+    assert_contains(
+        &up,
+        "device class is closed for another change, by root since 20",
+    );
+    assert_contains(&up, "restart class --drain 1h --no-new --yes)");
+    assert_eq!(sim.list()["gpus"], before["gpus"]);
     // What has nothing to do with it goes on.
     sim.run(&["restart", "job-0", "--yes"]).ended(0);
     sim.run(&["set", "job-1", "max-clients=3"]).ended(0);
@@ -456,51 +475,6 @@ fn the_question_says_that_it_is_not_free() {
     wait_until("nobody computes", || sim.status()["clients"] == json!([]));
 }
 
-/// Kills a command at moments from its start until it waits for a client. That client goes on, and heal does what is recorded.
-#[track_caller]
-fn killed_at_moments(command: &str) -> BTreeSet<String> {
-    let sim = lab();
-    let mut ends = BTreeSet::new();
-    for step in 0..16 {
-        let client = sim.client("class");
-        let change = sim.talk(&[command, "class", "--drain", "1h", "--no-new", "--yes"]);
-        // The moments differ; what is recorded in each is what counts.
-        std::thread::sleep(Duration::from_millis(100 * step));
-        change.signal(Signal::KILL);
-        drop(change);
-        let closing = record(&sim, "class")["closing"].clone();
-        let wanted = match (&closing, &closing["next"]) {
-            (Value::Object(_), Value::Null) => "stopped",
-            _ => "ready",
-        };
-        finishes(client);
-        wait_until("heal goes on", || {
-            let _ = sim.run(&["heal"]).ended(0);
-            sim.device("class")["state"] == wanted
-        });
-        sim.run(&["heal"]).ended(0);
-        assert_eq!(
-            sim.device("class")["state"],
-            wanted,
-            "{command}, step {step}"
-        );
-        ends.insert(wanted.to_owned());
-        sim.run(&["start", "class"]).ended(0);
-        finishes(sim.client("class"));
-    }
-    ends
-}
-
-#[test]
-fn a_restart_killed_at_any_moment_loses_no_client() {
-    assert_eq!(killed_at_moments("restart"), ["ready".to_owned()].into());
-}
-
-#[test]
-fn a_down_killed_at_any_moment_loses_no_client() {
-    assert!(killed_at_moments("down").contains("stopped"));
-}
-
 #[test]
 fn a_daemon_that_refuses_to_quit_stays_open() {
     let sim = lab();
@@ -533,4 +507,123 @@ fn a_reboot_forgets_it() {
     sim.run(&["heal"]).ended(0);
     sim.run(&["up", "--yes"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn the_hint_names_a_free_device_of_the_same_size() {
+    let sim = lab();
+    let client = sim.client("job-0");
+    let restart = closing(&sim, "job-0", &["restart", "job-0", "--drain", "1h"]);
+    let hint = "hint: use device job-1, or wait for this one with --wait 5m\n";
+    let ran = sim.run(&["run", "job-0", "--", "true"]).ended(125).stderr;
+    assert_contains(&ran, hint);
+    // One in use is none.
+    let other = sim.client("job-1");
+    let ran = sim.run(&["run", "job-0", "--", "true"]).ended(125).stderr;
+    assert_contains(&ran, "hint: wait for it with --wait 5m\n");
+    let any = ["run", "--any", "job-0", "--", "true"];
+    let ran = sim.run(&any).ended(125).stderr;
+    assert_contains(&ran, "hint: wait for it with --wait 5m\n");
+    finishes(other);
+    finishes(client);
+    let _ = restart.end().ended(0);
+}
+
+#[test]
+fn start_names_the_closing_device_and_what_follows() {
+    let sim = lab();
+    let client = sim.client("class");
+    let restart = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
+    let said = sim.run(&["start", "class"]).ended(4).stderr;
+    assert_contains(
+        &said,
+        "error: device class is closed to new programs by root",
+    );
+    let waits = "hint: that command starts its daemon again when its programs have exited\n";
+    assert_contains(&said, waits);
+    restart.signal(Signal::KILL);
+    drop(restart);
+    let said = sim.run(&["start", "class"]).ended(4).stderr;
+    let heals = "hint: mig-mps heal starts its daemon again when its programs have exited\n";
+    assert_contains(&said, heals);
+    sim.run(&["down", "class", "--drain", "1", "--no-new"])
+        .ended(4);
+    let said = sim.run(&["start", "class"]).ended(4).stderr;
+    let stays = "hint: mig-mps up gives it a daemon again when its programs have exited\n";
+    assert_contains(&said, stays);
+    finishes(client);
+}
+
+#[test]
+fn after_the_time_the_hint_says_what_heal_does() {
+    let sim = lab();
+    let client = sim.client("class");
+    let args = ["--drain", "1", "--no-new", "--yes"];
+    let said = sim
+        .run(&[&["down", "class"], &args[..]].concat())
+        .ended(4)
+        .stderr;
+    assert_contains(&said, "mig-mps heal then leaves the devices stopped; ");
+    assert!(!said.contains("instances"), "{said}");
+    let down = closing(&sim, "class", &["down", "class", "--drain", "1h"]);
+    down.signal(Signal::INT);
+    let said = down.end().ended(130).stdout;
+    assert_contains(&said, "mig-mps heal then leaves the devices stopped");
+    // Where instances change, heal starts the same daemon.
+    let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
+    let said = sim.up(seven, &args).ended(4).stderr;
+    assert_contains(
+        &said,
+        "mig-mps heal then replaces the daemons, and a change of instances needs the same command again; ",
+    );
+    finishes(client);
+}
+
+/// The command that the question names is one that Slurm's `scontrol` is given this node by.
+#[test]
+fn on_a_node_of_slurm_the_question_names_the_command_that_drains_it() {
+    let sim = Sim::whole("");
+    let _slurmd = sim.process("slurmd");
+    let client = sim.client("0");
+    let said = sim
+        .answered("restart 0 --drain 1h --no-new", "n\n")
+        .ended(4)
+        .stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, named) = said.split_once("drain it first: ").unwrap();
+    let (named, _) = named.split_once(" This will").unwrap();
+    let scontrol = sim.program_script("scontrol", "hostname -s; echo \"$@\"");
+    let path = format!("PATH={}:$PATH", scontrol.parent().unwrap().display());
+    let drained = Command::new("sh")
+        .args(["-c", &format!("{path}; {named}")])
+        .output()
+        .unwrap();
+    let drained = String::from_utf8(drained.stdout).unwrap();
+    let (host, words) = drained.trim().split_once('\n').unwrap();
+    assert_eq!(
+        words,
+        format!("update NodeName={host} State=DRAIN Reason=mig-mps")
+    );
+    finishes(client);
+}
+
+/// The command line of the recipe "Tonight at two", and its way back.
+#[test]
+fn the_recipe_for_the_night_is_a_command_line_of_mig_mps() {
+    let sim = lab();
+    let night = sim.profile(&LAB.replace("serve = \"all\"", "serve = \"one-at-a-time\""));
+    let recipes = include_str!("../../../src/manual/recipes.md").replace("\\\n", "");
+    let (_, recipe) = recipes.split_once("## Tonight at two").unwrap();
+    let (_, words) = recipe.split_once("sudo systemd-run ").unwrap();
+    let (_, words) = words.split_once(" mig-mps ").unwrap();
+    let words = words.lines().next().unwrap();
+    assert_contains(words, "/etc/mig-mps/night.toml");
+    let words = words.replace("/etc/mig-mps/night.toml", night.to_str().unwrap());
+    let (_, back) = recipe.split_once("**Back:** Run `sudo mig-mps ").unwrap();
+    let back = format!("{} --yes", back.split('`').next().unwrap());
+    for (words, serve) in [(words, "one-at-a-time"), (back, "all")] {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        sim.run(&words).ended(0);
+        assert_eq!(sim.device("class")["serve"], serve, "{words:?}");
+    }
 }

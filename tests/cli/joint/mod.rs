@@ -22,13 +22,13 @@ fn trainers(settings: &str) -> String {
 }
 
 /// Three H200s, of which two are a joint device with these settings.
-fn joint(settings: &str) -> Sim {
+pub(super) fn joint(settings: &str) -> Sim {
     Sim::served("h200", 3, &trainers(settings))
 }
 
 /// A client of a device on the GPUs with these ordinals.
 #[track_caller]
-fn client_on(sim: &Sim, device: &str, ordinals: &str) -> App {
+pub(super) fn client_on(sim: &Sim, device: &str, ordinals: &str) -> App {
     let mut app = sim.app(device, &["hold", "--on", ordinals]);
     let up = app.wait_up();
     assert!(up.ends_with("mps yes"), "{up}");

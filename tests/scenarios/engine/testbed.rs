@@ -40,7 +40,7 @@ const CHANGES: [&str; 8] = [
     "the profile was applied in part",
     "no part of the profile could be applied",
     "nothing was undone",
-    "`mig-mps heal` then replaces the daemons",
+    "`mig-mps heal` then",
     "devices and instances of mig-mps remain",
     "cannot start nvidia-dcgm.service again",
     "have not followed the last change of the devices",
