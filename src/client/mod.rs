@@ -16,8 +16,8 @@ mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
-pub use attach::HeldClient;
 pub use another::name_another_device;
+pub use attach::HeldClient;
 pub use cdi_files::CdiFiles;
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Uid, caller, format_count};
+use crate::host::{Uid, caller};
 use crate::node::{Client, Node};
 
 /// A user's programs cannot use a device, or not now.

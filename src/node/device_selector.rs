@@ -162,7 +162,7 @@ pub enum NoSuchDevice {
     #[error("no device is called \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
     PartOfJoint { gpu: u32, device: String },
     /// `down` has stopped it, and it cannot start now.
-    #[error("{device} is stopped, and cannot start: {why}")]
+    #[error("device {device} is stopped, and cannot start: {why}")]
     Unstartable {
         device: String,
         why: String,
@@ -271,7 +271,7 @@ impl Failure for NoSuchDevice {
                     "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
-            Self::PartOfJoint { device, .. } => format!("name {device} instead"),
+            Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
             Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "choose one device, or all of GPU {wanted} with --gpu {wanted} in commands that accept several"

@@ -170,20 +170,6 @@ impl Node {
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
     }
 
-    /// Gives devices that `down` has stopped the names that they had.
-    fn name_stopped_devices(&mut self) {
-        let unserved = self
-            .devices
-            .iter_mut()
-            .filter(|device| device.served.is_none());
-        for device in unserved {
-            let mut stopped = self.stopped.iter().map(|(_, stopped)| &stopped.record);
-            if let Some(record) = stopped.find(|record| record.key == device.key) {
-                device.name.clone_from(&record.name);
-            }
-        }
-    }
-
     /// Fills in how many clients each device takes, which depends on the driver.
     pub(super) fn fill_client_limits(&mut self) {
         let program = self.control_program();
@@ -258,13 +244,6 @@ impl Node {
         self.devices
             .iter()
             .filter_map(|device| device.served.as_ref())
-    }
-
-    /// Returns the record of a device that `down` has stopped, with its run directory.
-    pub fn find_stopped(&self, device: &Device) -> Option<&(RunDir, StoppedDevice)> {
-        let is_its = |(_, stopped): &&(RunDir, StoppedDevice)| stopped.record.key == device.key;
-        let is_idle = device.served.is_none() && device.exists();
-        self.stopped.iter().find(is_its).filter(|_| is_idle)
     }
 
     /// Returns the device with that name.

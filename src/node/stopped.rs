@@ -1,10 +1,31 @@
 //! Devices that `down` has stopped, and that cannot start as they were.
 
-use super::{LOST_GPU_REMEDY, NoSuchDevice, Node};
+use super::{Device, LOST_GPU_REMEDY, NoSuchDevice, Node};
 use crate::failure::Problem;
-use crate::state::{DeviceKey, StoppedDevice};
+use crate::state::{DeviceKey, RunDir, StoppedDevice};
 
 impl Node {
+    /// Gives devices that `down` has stopped the names that they had.
+    pub(super) fn name_stopped_devices(&mut self) {
+        let unserved = self
+            .devices
+            .iter_mut()
+            .filter(|device| device.served.is_none());
+        for device in unserved {
+            let mut stopped = self.stopped.iter().map(|(_, stopped)| &stopped.record);
+            if let Some(record) = stopped.find(|record| record.key == device.key) {
+                device.name.clone_from(&record.name);
+            }
+        }
+    }
+
+    /// Returns the record of a device that `down` has stopped, with its run directory.
+    pub fn find_stopped(&self, device: &Device) -> Option<&(RunDir, StoppedDevice)> {
+        let is_its = |(_, stopped): &&(RunDir, StoppedDevice)| stopped.record.key == device.key;
+        let is_idle = device.served.is_none() && device.exists();
+        self.stopped.iter().find(is_its).filter(|_| is_idle)
+    }
+
     /// Returns the stopped devices of whole GPUs that cannot start, with the reasons: a GPU is lost, not there, or in MIG mode.
     pub(super) fn unstartable_devices(&self) -> impl Iterator<Item = (&StoppedDevice, Problem)> {
         self.stopped.iter().filter_map(|(_, stopped)| {
@@ -29,7 +50,7 @@ impl Node {
     fn problem_of_gpu(&self, uuid: &str, index: Option<&u32>) -> Option<Problem> {
         match self.gpu_with_uuid(uuid) {
             Some(gpu) if gpu.in_mig_mode() => {
-                let remedy = format!("`{}` makes it whole again", self.up_command());
+                let remedy = format!("run `{}` to disable MIG mode", self.up_command());
                 let what = format!("GPU {} is in MIG mode", gpu.index);
                 Some(Problem::new(what, remedy))
             }
@@ -40,8 +61,8 @@ impl Node {
                 Some(match its {
                     Some((_, why)) => Problem::new(why, LOST_GPU_REMEDY),
                     None => Problem::new(
-                        format!("{uuid} is not there"),
-                        "mig-mps list shows the GPUs",
+                        format!("{uuid} does not exist"),
+                        "run `mig-mps list` to see the GPUs",
                     ),
                 })
             }

@@ -58,7 +58,10 @@ impl GpuPlan {
             is_here.then_some((device, served, stays))
         });
         for lost in planner.lost_daemons_beside(&uuid, wanted) {
-            let stop = Stop::from_lost(lost, "mig-mps up --force ends it, with its clients");
+            let stop = Stop::from_lost(
+                lost,
+                "run `mig-mps up --force` to end the daemon with its clients",
+            );
             self.steps.push(Action::Stop(stop).with_reason(LOST_RECORD));
         }
         let replaces = present

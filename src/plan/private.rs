@@ -35,7 +35,9 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuids: &[String]) -> Result
             return Err(Problem::new(what, "run `mig-mps list` to see the devices").into());
         };
         if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
-            return Err(existing_daemon_problem(node, &device.name, other).into());
+            return Err(
+                existing_daemon_problem(node, &format!("device {}", device.name), other).into(),
+            );
         }
         gpus.push(gpu);
         placed = Some((device.clone(), place));
@@ -96,7 +98,7 @@ pub fn check_only_daemon(node: &Node, run_dir: &RunDir) -> Result<(), Problem> {
             let name = if device.key.is_joint() {
                 format!("one of {}", format_gpus(device.gpu_indices()))
             } else {
-                device.name.clone()
+                format!("device {}", device.name)
             };
             Err(existing_daemon_problem(node, &name, older))
         }
@@ -116,7 +118,7 @@ fn first_start(servers: &[ServerProcess]) -> Option<(StartTime, Pid)> {
 fn existing_daemon_problem(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Problem {
     let pid = daemon.pid;
     let user = daemon.user.as_deref().unwrap_or("?");
-    let what = format!("device {device} already has an MPS daemon: pid {pid} ({user})");
+    let what = format!("{device} already has an MPS daemon: pid {pid} ({user})");
     let seen = node.unmanaged.iter().find(|seen| seen.pid == pid);
     let is_own = seen.is_some_and(|seen| seen.user == Some(caller()));
     let hint = if is_own && seen.is_some_and(|seen| seen.is_orphan) {

@@ -36,7 +36,9 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
             (Closer::Gone, _) => {
                 "run `mig-mps heal` to start its daemon again when its programs have exited"
             }
-            _ => "wait for that command, which starts the daemon again when its programs have exited",
+            _ => {
+                "wait for that command, which starts the daemon again when its programs have exited"
+            }
         };
         return Err(Problem::new(what, hint).into());
     }

@@ -362,7 +362,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     let said = ran.ended(125).stderr;
     assert_contains(&said, "class has ");
     assert_contains(&said, "pinned-memory-limit");
-    assert_contains(&said, "hint: ask for less with --min-memory");
+    assert_contains(&said, "hint: use a smaller --min-memory");
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn services_that_hold_instances_are_stopped_too() {
     assert!(!said.contains("hint: --stop-holders"), "{said}");
     assert_contains(&said, "\nnvidia-dcgm.service was started again\n");
     assert_contains(&said, "no visible process keeps it open");
-    assert_contains(&said, "hint: stop what has the GPU open");
+    assert_contains(&said, "hint: stop the programs that have the GPU open");
     assert!(!said.contains("let them end"), "{said}");
     let (stops, starts) = (
         sim.happened("systemctl stop"),
@@ -586,7 +586,7 @@ fn words_of_other_programs_do_not_mislead() {
         ),
         (&["-L"], "did you mean `mig-mps list`?"),
         (&["-i", "0", "-mig", "1"], "`mig-mps up PROFILE` to switch"),
-        (&["list", "-i", "0"], "--gpu N takes"),
+        (&["list", "-i", "0"], "use --gpu N for the GPU with index N"),
         (&["status", "-w"], "use --watch to refresh the display"),
         (&["doctor", "--fix"], "mig-mps heal"),
         (

@@ -143,7 +143,7 @@ fn gres_warns_once_of_a_group_and_of_lines_for_several_nodes() {
     let several = of("n[1-4]").stderr;
     let remark = several.strip_prefix(&one).unwrap();
     assert!(
-        remark.starts_with("The nvidia-cap files of equal nodes can"),
+        remark.starts_with("note: the nvidia-cap files of equal nodes can"),
         "{remark}"
     );
     // The files of whole GPUs have the numbers of the GPUs.

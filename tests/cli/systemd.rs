@@ -879,7 +879,7 @@ fn a_program_that_another_user_could_replace_is_not_carried() {
         .1;
     let with_hers = format!("{}:{}", hers.display(), before.to_str().unwrap());
     let ran = Ran::of(command.env("PATH", with_hers)).ended(1);
-    assert_contains(&ran.stderr, "and another user can change it");
+    assert_contains(&ran.stderr, "but another user can change it");
     assert!(!unit(&sim, NAMES[0]).exists());
 }
 

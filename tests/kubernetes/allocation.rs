@@ -101,7 +101,7 @@ fn a_joint_device_is_not_offered() {
     ");
     assert_eq!(
         listed.stderr,
-        "trainers is not offered: it is a joint device, and the plugin offers devices on one GPU\n"
+        "note: device trainers is not offered: it is a joint device, and the plugin offers devices on one GPU\n"
     );
 }
 

@@ -63,7 +63,7 @@ fn a_closing_device_is_unhealthy_until_its_new_daemon_runs() {
     let client = sim.client("trainer-0");
     let restart = ["restart", "trainer-0", "--drain", "1h", "--no-new", "--yes"];
     let mut restart = sim.talk(&restart);
-    restart.await_text("Closed ");
+    restart.await_text("closed device ");
     let closing = "mig-mps.io/trainer trainer-0::0 Unhealthy";
     let mut shares = SHARES;
     shares[4] = closing;
@@ -76,7 +76,7 @@ fn a_closing_device_is_unhealthy_until_its_new_daemon_runs() {
     assert!(client.finish().status.success());
     let _ = restart.end().ended(0);
     follows(&kubelet, &SHARES, "reopened");
-    plugin.await_line("trainer-0 is healthy", 1);
+    plugin.await_line("device trainer-0 is healthy", 1);
     kubelet.allocate(TRAINER, &["trainer-0::0"]).unwrap();
 }
 

@@ -170,16 +170,16 @@ fn what_kubernetes_or_the_host_would_refuse_is_refused() {
     for (options, expected) in [
         (
             &["--node-selector", "pool"][..],
-            "invalid value 'pool' for '--node-selector <LABEL=VALUE>': expected LABEL=VALUE",
+            "invalid value 'pool' for '--node-selector <LABEL>': expected LABEL=VALUE",
         ),
         (
             &["--node-selector", "a b=c"],
-            "invalid value 'a b=c' for '--node-selector <LABEL=VALUE>': expected the name of a label, such as pool or \
+            "invalid value 'a b=c' for '--node-selector <LABEL>': expected the name of a label, such as pool or \
              example.com/pool, before =",
         ),
         (
             &["--node-selector", "pool=a b"],
-            "invalid value 'pool=a b' for '--node-selector <LABEL=VALUE>': expected the value of a label after =: at most 63 \
+            "invalid value 'pool=a b' for '--node-selector <LABEL>': expected the value of a label after =: at most 63 \
              letters, digits and -_., which begin and end with a letter or digit",
         ),
         (

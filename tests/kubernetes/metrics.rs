@@ -230,7 +230,7 @@ fn a_text_that_is_no_address_is_refused() {
     for text in ["19835", "localhost:19835", "127.0.0.1:70000", ""] {
         let ran = Ran::of(command(&sim).args(["--metrics", text])).ended(2);
         let expected = format!(
-            "error: invalid value '{text}' for '--metrics <ADDRESS>': expected an address and a port, such as 127.0.0.1:19835 or \
+            "error: invalid value '{text}' for '--metrics <ADDR>': expected an address and a port, such as 127.0.0.1:19835 or \
              [::]:19835\n"
         );
         assert!(ran.stderr.starts_with(&expected), "{ran:?}");

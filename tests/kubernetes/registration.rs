@@ -181,10 +181,7 @@ devices = [
     );
     sim.run(&["down", "--force", "--yes"]).ended(0);
     let up = sim.up(profile, &[]).ended(0);
-    assert_contains(
-        &up.stderr,
-        &format!("serve = \"user:nobody\": {of_nobody}."),
-    );
+    assert_contains(&up.stderr, &format!("serve = \"user:nobody\": {of_nobody}"));
 }
 
 /// A node whose systemd would start the kubelet after the plugin.

@@ -27,7 +27,7 @@ fn the_reason_of_the_health_check_stands_in_either_order() {
     assert!(healthy.stdout.is_empty() && !lab.is_drained(0));
     let sim = &lab.nodes[0];
     sim.node.fault("cuInit").every().fails(999).unwrap();
-    let found = "0: cuInit failed with error 999 (CUDA_ERROR_UNKNOWN)";
+    let found = "device 0: cuInit failed with error 999 (CUDA_ERROR_UNKNOWN)";
     let reason = format!("mig-mps: {found}");
     // The prolog first: Slurm drains the node and holds the job.
     let job = lab.submit(USERS[0], &["--gres=gpu:1"], "true");

@@ -225,7 +225,6 @@ impl History {
     }
 
     fn problem(&self, problem: &Value, device: Option<&Device>, time: Time) -> bool {
-        let what = problem["what"].as_str().unwrap_or_default();
         let Some(device) = device else {
             return false;
         };
@@ -233,21 +232,19 @@ impl History {
             let mut daemons = device.daemons.iter();
             daemons.any(|daemon| daemon.alive.at(time).must())
         };
-        if what.starts_with("its daemon has died") {
-            // One that a command ends has not died.
-            let mut daemons = device.daemons.iter();
-            let last = daemons.rfind(|daemon| daemon.alive.to.0 <= time);
-            let recorded = device.recorded.iter().any(|span| span.at(time).may());
-            let killed = |daemon: &Daemon| self.command_at(daemon.alive.to.0).is_none();
-            !lives() && recorded && last.is_some_and(killed)
-        } else if what.starts_with("a GPU fault") {
-            device.says("fault", time)
-        } else if what.contains("and its pipe directory is gone") {
-            device.says("orphan", time)
-        } else if what.contains("is stopped (SIGSTOP)") {
-            device.says("no answer", time)
-        } else {
-            false
+        match problem["id"].as_str().unwrap_or_default() {
+            "daemon-dead" => {
+                // One that a command ends has not died.
+                let mut daemons = device.daemons.iter();
+                let last = daemons.rfind(|daemon| daemon.alive.to.0 <= time);
+                let recorded = device.recorded.iter().any(|span| span.at(time).may());
+                let killed = |daemon: &Daemon| self.command_at(daemon.alive.to.0).is_none();
+                !lives() && recorded && last.is_some_and(killed)
+            }
+            "gpu-fault" => device.says("fault", time),
+            "daemon-orphan" => device.says("orphan", time),
+            "daemon-stopped" => device.says("no answer", time),
+            _ => false,
         }
     }
 

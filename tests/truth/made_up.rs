@@ -114,8 +114,8 @@ fn with(mut report: Report, place: &str, value: Value) -> Report {
     report
 }
 
-fn with_problem(report: Report, what: &str) -> Report {
-    let problems = json!([{ "device": "a", "what": what }]);
+fn with_problem(report: Report, id: &str) -> Report {
+    let problems = json!([{ "device": "a", "id": id }]);
     with(
         with(report, "/problems", problems),
         "/degraded",
@@ -133,11 +133,11 @@ fn what_was_true_is_accepted() {
         report(305, 306, "ready", &[30]),
         report(420, 430, "ready", &[30, 31]),
         report(440, 460, "ready", &[30, 31]),
-        with_problem(report(440, 460, "fault", &[30, 31]), "a GPU fault: 30, 31"),
+        with_problem(report(440, 460, "fault", &[30, 31]), "gpu-fault"),
         report(605, 610, "fault", &[31]),
         report(710, 720, "ready", &[]),
         report(820, 830, "ready", &[]),
-        with_problem(nobody(920, 930, "dead"), "its daemon has died"),
+        with_problem(nobody(920, 930, "dead"), "daemon-dead"),
         nobody(105, 106, "starting"),
         nobody(1050, 1060, "no daemon"),
         nobody(1200, 1300, "no daemon"),
@@ -203,9 +203,9 @@ fn what_was_not_true_is_refused() {
             json!(100.0),
         ),
         // Problems.
-        with_problem(right(), "its daemon has died"),
-        with_problem(right(), "a GPU fault"),
-        with_problem(right(), "something that nobody has heard of"),
+        with_problem(right(), "daemon-dead"),
+        with_problem(right(), "gpu-fault"),
+        with_problem(right(), "device-gone"),
         with(right(), "/degraded", json!(true)),
         with(right(), "/unmanaged", json!([{ "pid": 10 }])),
         with(right(), "/outside_mps", json!([{ "pid": 30 }])),

@@ -396,7 +396,7 @@ fn the_plan_says_what_is_left_out() {
     let why = "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost, 15)";
     assert!(shown.contains(&format!("\nLeft out: {why}\n")), "{shown}");
     let document = sim.run(&[&up[..], &["--json"]].concat()).json();
-    let hint = "dmesg | grep NVRM may say why; reset the GPU or reboot";
+    let hint = "run `dmesg | grep NVRM` to find the cause, then reset the GPU or reboot";
     let missing = json!([{ "gpu": 1, "device": null, "why": why, "hint": hint }]);
     assert_eq!(document["plan"]["missing"], missing, "{document:#}");
     assert_eq!(

@@ -328,8 +328,7 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_known_from_the_log_of_a_server(
     });
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
-    let drift =
-        "pinned-memory-limit was set to 1536M and is 1280M; it was changed from outside mig-mps";
+    let drift = "pinned-memory-limit is 1280M, but mig-mps set it to 1536M; it was changed from outside mig-mps";
     assert_contains(&status, drift);
     let ran = sim.run(&plan).ended(3).stdout;
     let because = "pinned-memory-limit  1280M in the daemon → 1536M";

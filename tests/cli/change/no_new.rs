@@ -76,7 +76,10 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
     );
     sim.run(&["plan", "--exit-code"]).ended(0);
     let verified = sim.run(&["verify"]).ended(4).stderr;
-    assert_contains(&verified, "not checked: class is closed to new programs");
+    assert_contains(
+        &verified,
+        "not checked: device class is closed to new programs",
+    );
     finishes(client);
     let _ = restart.end().ended(0);
     let after = sim.device("class");
@@ -539,17 +542,18 @@ fn start_names_the_closing_device_and_what_follows() {
         &said,
         "error: device class is closed to new programs by root",
     );
-    let waits = "hint: that command starts its daemon again when its programs have exited\n";
+    let waits = "hint: wait for that command, which starts the daemon again when its programs have exited\n";
     assert_contains(&said, waits);
     restart.signal(Signal::KILL);
     drop(restart);
     let said = sim.run(&["start", "class"]).ended(4).stderr;
-    let heals = "hint: mig-mps heal starts its daemon again when its programs have exited\n";
+    let heals =
+        "hint: run `mig-mps heal` to start its daemon again when its programs have exited\n";
     assert_contains(&said, heals);
     sim.run(&["down", "class", "--drain", "1", "--no-new"])
         .ended(4);
     let said = sim.run(&["start", "class"]).ended(4).stderr;
-    let stays = "hint: mig-mps up gives it a daemon again when its programs have exited\n";
+    let stays = "hint: run `mig-mps up` to start a daemon again when its programs have exited\n";
     assert_contains(&said, stays);
     finishes(client);
 }
@@ -563,18 +567,18 @@ fn after_the_time_the_hint_says_what_heal_does() {
         .run(&[&["down", "class"], &args[..]].concat())
         .ended(4)
         .stderr;
-    assert_contains(&said, "mig-mps heal then leaves the devices stopped; ");
+    assert_contains(&said, "`mig-mps heal` then leaves the devices stopped; ");
     assert!(!said.contains("instances"), "{said}");
     let down = closing(&sim, "class", &["down", "class", "--drain", "1h"]);
     down.signal(Signal::INT);
     let said = down.end().ended(130).stdout;
-    assert_contains(&said, "mig-mps heal then leaves the devices stopped");
+    assert_contains(&said, "`mig-mps heal` then leaves the devices stopped");
     // Where instances change, heal starts the same daemon.
     let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let said = sim.up(seven, &args).ended(4).stderr;
     assert_contains(
         &said,
-        "mig-mps heal then replaces the daemons, and a change of instances needs the same command again; ",
+        "`mig-mps heal` then replaces the daemons, and a change of instances needs the same command again; ",
     );
     finishes(client);
 }

@@ -81,5 +81,5 @@ fn one_on_a_mig_device_is_reported_where_the_device_stays() {
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert_contains(&plan, "+ start 1 daemon (no daemon yet): 0.0");
     assert_contains(&plan, "(only an unmanaged daemon, pid ");
-    assert_contains(&plan, " serves 0.2 too");
+    assert_contains(&plan, " also serves 0.2. ");
 }

@@ -68,7 +68,7 @@ fn a_device_that_hangs() {
     let report = doctor(&sim, &[]);
     let command = report
         .check("device-hung")
-        .is("fail", Some("0"), "it hangs");
+        .is("fail", Some("0"), "it is hung");
     assert_eq!(command, "mig-mps restart 0");
     is_in_status(&sim, "problems", "device-hung", Some("0"));
 }
@@ -194,7 +194,7 @@ fn settings_are_read_back_or_shown_as_configured() {
     let command = doctor(&sim, &[]).check("settings-changed").is(
         "fail",
         Some("0"),
-        "active-thread-percentage was set to 25 and is 70",
+        "active-thread-percentage is 70, but mig-mps set it to 25",
     );
     assert_eq!(command, "mig-mps up");
     // A client makes `status` ask.

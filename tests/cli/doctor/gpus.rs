@@ -128,13 +128,13 @@ fn compute_modes_that_keep_programs_off() {
     let command = report
         .check("compute-mode")
         .is("fail", None, "GPU 0: prohibited");
-    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 0 -c DEFAULT`"));
+    assert_eq!(command, as_typed("sudo nvidia-smi -i 0 -c DEFAULT"));
     let command = doctor(&sim, &["1"]).check("compute-mode").is(
         "warn",
         None,
         "GPU 1: exclusive-process, but not by a profile",
     );
-    assert_eq!(command, as_typed("sudo run `nvidia-smi -i 1 -c DEFAULT`"));
+    assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
     // By a profile it is in order, and its loss is what `status` reports.
     needs_root!();
     let sim = Sim::whole("compute-mode = \"exclusive-process\"");
@@ -144,10 +144,11 @@ fn compute_modes_that_keep_programs_off() {
     set(&sim, |state| {
         state.gpus[0].compute_mode = ComputeMode::Default;
     });
-    let command =
-        doctor(&sim, &[])
-            .check("compute-mode")
-            .is("fail", Some("0"), "somebody has changed");
+    let command = doctor(&sim, &[]).check("compute-mode").is(
+        "fail",
+        Some("0"),
+        "was changed from outside mig-mps",
+    );
     assert_eq!(command, "mig-mps restart 0");
     assert_eq!(sim.status()["problems"][0]["id"], "compute-mode");
 }

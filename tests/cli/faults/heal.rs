@@ -287,8 +287,9 @@ fn a_stopped_daemon_has_one_remedy() {
         let pid = sim.device("0.0")["daemon_pid"].clone();
         stop(&pid);
         let status = sim.run(&["status"]).ended(0).stdout;
-        let remedy =
-            format!("kill -CONT {pid} resumes it, mig-mps restart 0.0 --force replaces it");
+        let remedy = format!(
+            "run kill -CONT {pid} to resume it, or mig-mps restart 0.0 --force to replace it"
+        );
         let flat: Vec<&str> = status.split_whitespace().collect();
         assert_contains(&flat.join(" ").replace('`', ""), &remedy);
         let mut commands = vec![
@@ -302,7 +303,7 @@ fn a_stopped_daemon_has_one_remedy() {
         }
         for args in commands {
             let ran = sim.run(&args).ended(4);
-            assert_contains(&ran.stderr, &format!("hint: {remedy}"));
+            assert_contains(&ran.stderr.replace('`', ""), &format!("hint: {remedy}"));
         }
         sim.run(forced).ended(0);
         let ready = in_state(&sim.status(), "ready");

@@ -86,7 +86,7 @@ fn down_takes_a_hung_device_away_without_force() {
 fn up_cures_a_hung_device() {
     let sim = hung("");
     let ran = sim.up(&whole(""), &["--yes"]).ended(0);
-    assert_contains(&ran.stdout, "it hangs");
+    assert_contains(&ran.stdout, "it is hung");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up_does_nothing(&whole(""));
 }

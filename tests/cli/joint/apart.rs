@@ -193,7 +193,7 @@ fn private_daemons_that_start_at_once_do_not_share_a_gpu() {
             ended.iter().partition(|ended| ended.status.success());
         assert_eq!((good.len(), refused.len()), (1, 1), "{ended:?}");
         assert_eq!(refused[0].status.code(), Some(125));
-        assert_contains(&refused[0].output, "an MPS daemon already: pid ");
+        assert_contains(&refused[0].output, "already has an MPS daemon: pid ");
         assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 0);
     }
 }
@@ -235,7 +235,7 @@ fn no_second_daemon_starts_beside_one_that_has_lost_its_record() {
             let sim = without_record(record);
             assert_eq!(in_state(&sim.status(), "hidden"), ["0", "1"]);
             let refused = sim.up(profile, &["--yes"]).ended(4);
-            let why = "the daemon of trainers cannot be asked for its clients: its record is missing or cannot be read";
+            let why = "the daemon of device trainers cannot be asked for its clients: its record is missing or cannot be read";
             assert_contains(&refused.stderr, why);
             assert_eq!(daemons(&sim), 1);
             let ran = sim.up(profile, &["--yes", "--force"]).ended(0);
@@ -247,9 +247,9 @@ fn no_second_daemon_starts_beside_one_that_has_lost_its_record() {
         let alone = "[[gpu]]\nselect = { index = [1] }\nmig = false\n";
         let sim = without_record(record);
         let refused = sim.up(alone, &["--yes"]).ended(4);
-        let part = "GPU 1 is part of the joint device trainers, and GPU 0 is left as it is";
+        let part = "GPU 1 is part of the joint device trainers, but GPU 0 is left as it is";
         assert_contains(&refused.stderr, part);
-        assert_contains(&refused.stderr, "mig-mps down 1 --force\n");
+        assert_contains(&refused.stderr, "`mig-mps down 1 --force`\n");
         sim.run(&["down", "1", "--force", "--yes"]).ended(0);
         assert_eq!(daemons(&sim), 0);
         sim.up(alone, &["--yes"]).ended(0);
@@ -286,14 +286,17 @@ fn what_keep_going_leaves_out_for_a_lost_gpu_is_said_once() {
     let ran = sim.up(&both, &["--keep-going", "--yes"]).ended(1);
     let count = ran.stderr.matches("GPU 1 is lost (").count();
     assert_eq!(count, 1, "{ran:?}");
-    assert_contains(&ran.stderr, "trainers needs all its GPUs: GPU 1 is lost (");
+    assert_contains(
+        &ran.stderr,
+        "device trainers needs all its GPUs: GPU 1 is lost (",
+    );
     // Also where the device is served.
     let sim = Sim::served("h200", 4, &both);
     sim.node.node().lose_gpu(1).unwrap();
     let ran = sim.up(&both, &["--keep-going", "--yes"]).ended(1);
     assert_contains(
         &ran.stderr,
-        "  trainers needs all its GPUs: GPU 1 is lost (",
+        "  device trainers needs all its GPUs: GPU 1 is lost (",
     );
     assert!(!ran.stderr.contains("select all its GPUs"), "{ran:?}");
     // Its GPUs stay with it, and others change.
@@ -301,7 +304,7 @@ fn what_keep_going_leaves_out_for_a_lost_gpu_is_said_once() {
     let ran = sim.up(alone, &["--keep-going", "--yes"]).ended(1);
     assert_contains(
         &ran.stderr,
-        "hint: stop its daemon first: mig-mps down trainers\n",
+        "hint: stop its daemon first with `mig-mps down trainers`\n",
     );
     assert_eq!(in_state(&sim.status(), "ready"), ["x3"]);
 }

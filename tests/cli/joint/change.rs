@@ -220,7 +220,7 @@ fn up_is_undone_by_ctrl_c() {
         up.await_text("interrupted: stopping at the next safe point");
         drop(start);
         let said = up.end().ended(130).stdout;
-        assert_contains(&said, "what had been done before was undone");
+        assert_contains(&said, "earlier changes were undone");
         assert_eq!(sim.run_dir(), ["lock"], "{said}");
         assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 0);
         assert_eq!(in_state(&sim.status(), "no daemon"), ["0", "1", "2"]);

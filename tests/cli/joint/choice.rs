@@ -65,7 +65,7 @@ fn the_uuid_of_one_gpu_is_not_the_name_of_a_joint_device() {
             assert_contains(&ran.stderr, &refused);
             assert_contains(
                 &ran.stderr,
-                "name trainers instead: its programs get all its GPUs",
+                "use the name trainers: its programs get all its GPUs",
             );
         }
         let ran = sim.run(&["env", word]).ended(2);
@@ -102,7 +102,7 @@ fn ranks_are_told_to_name_a_joint_device() {
         Ran::of(command.envs(rank))
     };
     let refused = by_rank(&[]).ended(125).stderr;
-    let named = "no device on a single GPU matches; the joint device trainers must be named";
+    let named = "no device on a single GPU matches; select the joint device trainers by name";
     assert_contains(&refused, named);
     assert_contains(&refused, "mig-mps run --by-rank trainers -- PROGRAM");
     by_rank(&["trainers"]).ended(0);
@@ -129,6 +129,6 @@ fn the_index_of_one_of_its_gpus_leads_to_it() {
         assert!([2, 125].contains(&ran.status), "{words:?}: {ran:?}");
         let what = "no device is called \"1\": GPU 1 is part of the joint device trainers\n";
         assert_contains(&ran.stderr, what);
-        assert_contains(&ran.stderr, "hint: name trainers instead\n");
+        assert_contains(&ran.stderr, "hint: use the name trainers instead\n");
     }
 }

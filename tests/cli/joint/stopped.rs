@@ -101,7 +101,7 @@ fn a_stopped_device_that_lacks_a_gpu_is_not_forgotten() {
         for words in [&["run", "trainers", "--", "true"][..], &["env", "trainers"]] {
             let ran = sim.run(words);
             assert!(!ran.stderr.contains("mig-mps start"), "{}", ran.stderr);
-            let says = ["GPU 1 is lost", "to switch MIG mode off"];
+            let says = ["GPU 1 is lost", "to disable MIG mode"];
             assert!(
                 says.iter().any(|one| ran.stderr.contains(one)),
                 "{}",
@@ -119,7 +119,10 @@ fn a_joint_device_of_the_profile_that_has_no_daemon_starts() {
     sim.kill_daemon("trainers");
     std::fs::remove_dir_all(record).unwrap();
     let ran = sim.run(&["run", "trainers", "--", "true"]).ended(125);
-    assert_contains(&ran.stderr, "to start one, run mig-mps start trainers");
+    assert_contains(
+        &ran.stderr,
+        "run `mig-mps start trainers` to start a daemon",
+    );
     sim.run(&["start", "trainers"]).ended(0);
     sim.run(&["run", "trainers", "--", "true"]).ended(0);
 }

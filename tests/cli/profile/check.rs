@@ -197,18 +197,19 @@ const UNUSED: &str = "4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20g
 fn what_a_layout_leaves_unused_is_said_once_for_each_kind_of_gpu_and_is_no_error() {
     let remark = |gpus: &str| format!("GPUs {gpus}: {UNUSED}\n");
     let ran = check(QUARTERS, &["--gpu", "a100-80gb:2", "--gpu", "h100:1"]).ended(0);
-    let h100 = "GPU 2: 4 × 1g.20gb uses 104 of 132 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses 122\n";
-    assert_eq!(ran.stderr, remark("0-1") + h100);
+    let h100 = "note: GPU 2: 4 × 1g.20gb uses 104 of 132 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses 122\n";
+    let noted = |gpus: &str| format!("note: {}", remark(gpus));
+    assert_eq!(ran.stderr, noted("0-1") + h100);
     // Nobody has published the SMs of this one.
     let ran = check(QUARTERS, &["--gpu", "h800-80gb"]).ended(0);
-    assert_snapshot!(ran.stderr, @"GPU 0: 4 × 1g.20gb uses 4 of 7 compute slices; 3 × 2g.20gb + 1 × 1g.20gb uses all");
+    assert_snapshot!(ran.stderr, @"note: GPU 0: 4 × 1g.20gb uses 4 of 7 compute slices; 3 × 2g.20gb + 1 × 1g.20gb uses all");
     let judged = check(QUARTERS, &["--gpu", "a100-80gb:2", "--json"]).json();
     assert_eq!(judged["remarks"], json!([remark("0-1").trim_end()]));
 
     let sim = Sim::with("a100-80gb", 2);
     let path = sim.profile(QUARTERS);
     let path = path.to_str().unwrap();
-    assert_eq!(sim.run(&["check", path]).ended(0).stderr, remark("0-1"));
+    assert_eq!(sim.run(&["check", path]).ended(0).stderr, noted("0-1"));
     let plan = sim.run(&["plan", path, "--json"]).json();
     assert_eq!(plan["remarks"], json!([remark("0-1").trim_end()]));
     assert_contains(&sim.run(&["plan", path]).ended(0).stderr, &remark("0-1"));

@@ -167,16 +167,16 @@ fn nonsense_is_refused() {
         "--gpu nosuch --yes",
     ];
     insta::assert_snapshot!(all.map(end).join("\n"), @r#"
-    --gpu a100-80gb --yes --whole x: invalid value 'x' for '--whole <INDICES>': "x" does not name GPUs: write indices such as 0 or 0-1,7, none or all
+    --gpu a100-80gb --yes --whole x: invalid value 'x' for '--whole <GPUS>': "x" does not name GPUs: write indices such as 0 or 0-1,7, none or all
     --gpu a100-80gb --yes --whole 1: there is no GPU 1
-    --gpu a100-80gb --yes --whole 0-4000000000: invalid value '0-4000000000' for '--whole <INDICES>': "0-4000000000" does not name GPUs: write indices such as 0 or 0-1,7, none or all
-    --gpu a100-80gb --yes --jobs 0: invalid value '0' for '--jobs <NUMBER>': expected a number, 1 or more
+    --gpu a100-80gb --yes --whole 0-4000000000: invalid value '0-4000000000' for '--whole <GPUS>': "0-4000000000" does not name GPUs: write indices such as 0 or 0-1,7, none or all
+    --gpu a100-80gb --yes --jobs 0: invalid value '0' for '--jobs <N>': expected a number, 1 or more
     --gpu a100-80gb --yes --jobs -1: unexpected argument '-1' found
-    --gpu a100-80gb --yes --jobs 99999999999: invalid value '99999999999' for '--jobs <NUMBER>': expected a number, 1 or more
-    --gpu a100-80gb --yes --memory 10: invalid value '10' for '--memory <SIZE>': "10" has no unit: 10G or 10M?
-    --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--memory <SIZE>': expected a memory size such as 10G or 512M, or any
-    --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <USERS>': expected no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
-    --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <NUMBER>': expected a number, 1 or more
+    --gpu a100-80gb --yes --jobs 99999999999: invalid value '99999999999' for '--jobs <N>': expected a number, 1 or more
+    --gpu a100-80gb --yes --memory 10: invalid value '10' for '--min-memory <SIZE>': "10" has no unit: 10G or 10M?
+    --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--min-memory <SIZE>': expected a memory size such as 10G or 512M, or any
+    --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <WHO>': expected no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
+    --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <N>': expected a number, 1 or more
     --gpu a100-80gb --yes --layout 99: there is no layout 99: choose 1 to 5
     --gpu a100-80gb --yes --layout 1,1: --layout needs a number for each product: 1, not 2
     --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there are none

@@ -147,7 +147,7 @@ fn a_full_device_is_waited_for() {
     let sim = Sim::whole("max-clients = 1");
     let client = sim.client("0");
     let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "true"]);
-    waiting.await_text("waiting: 0 has 1 client");
+    waiting.await_text("waiting: device 0 is full");
     client.finish();
     waiting.end().ended(0);
 }

@@ -287,8 +287,8 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
         "(the device has 9728 MiB, so this limit has no effect): 0.0, 1.0\n      pinned-memory-limit  20G → 30G\n",
     );
     for (option, devices) in [
-        (&[][..], "0.0, 1.0, which have 9728 MiB"),
-        (&["--models"], "0.0, which has 9728 MiB"),
+        (&[][..], "devices 0.0, 1.0, which have 9728 MiB"),
+        (&["--models"], "device 0.0, which has 9728 MiB"),
     ] {
         let args = [&["check", more], option].concat();
         let said = sim.run(&args).ended(0).stderr;

@@ -44,7 +44,7 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
         "cuda-app hold, 516 MiB) computes outside MPS: its pipe directory is /nowhere; ",
     );
     let remedy = format!(
-        "run `kill {pid}` ends it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
+        "run `kill {pid}` to end it; to prevent it, use compute-mode = \"exclusive-process\" in the profile"
     );
     assert!(what.ends_with(&remedy), "{what}");
     assert_contains(
@@ -94,7 +94,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
         ),
         (
             format!("/system.slice/docker-{id}.scope"),
-            "stop the container 9ec39b91f3d7 ends it",
+            "stop the container 9ec39b91f3d7 to end it",
         ),
         // It was not started by systemd itself: others may be in the service, such as those of cron.
         ("/system.slice/cron.service".to_owned(), kill.as_str()),
@@ -119,7 +119,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
     show_below_init(pid);
     let what = to_root(&sim);
     assert_contains(&what, "MiB, train@1.service) computes");
-    assert_contains(&what, "; `systemctl stop train@1.service` to end it");
+    assert_contains(&what, "; run `systemctl stop train@1.service` to end it");
     // Of two, one was left by its parent, such as a job of cron.
     let other = sim.process("other");
     show_below_init(other.0.id());
@@ -175,7 +175,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir})"
+            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir}`)"
         ),
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;

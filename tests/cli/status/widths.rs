@@ -102,8 +102,9 @@ fn a_chapter_is_text_and_not_markdown() {
     suggests the closest layout that uses the most of the GPU:
 
       $ mig-mps check quarters.toml --gpu a100-80gb:4 | tail -n 1
+      note: GPUs 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses
+        all
       It fits: 16 devices on 4 GPUs.
-      GPUs 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all
 
     If the number of SMs of a model is unpublished, `check` compares compute slices
     instead. If all compute slices are in use, `check` compares memory slices,
@@ -147,7 +148,7 @@ fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     let help = assert_fits(&sim.in_terminal(TERMINAL, "help", 80));
     assert_contains(
         &help,
-        "\n  start            First steps: on a GPU server, for a job without root, in a\n                   cluster\n",
+        "\n  kubernetes       Shares of devices for pods, by a device plugin of the kubelet\n",
     );
     assert_contains(&help, "\n  man              Write manual pages");
     assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"

@@ -133,9 +133,9 @@ fn a_daemon_whose_directory_is_gone_ends_with_the_last_program() {
         .stderr;
     assert_contains(
         &joining,
-        "error: cannot join the programs on 0: the directory",
+        "error: cannot join the programs on device 0: the directory",
     );
-    assert_contains(&joining, "hint: wait until these programs have ended");
+    assert_contains(&joining, "hint: wait until these programs have exited");
     assert_eq!(daemons(&sim), 1);
     app.finish();
     nothing_is_left(&sim);
