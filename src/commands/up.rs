@@ -212,7 +212,7 @@ fn report_unchanged(
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
         Some(change) if outcome.deferred_error.is_none() => {
-            report(cdi_file::change_message(change))
+            report(cdi_file::change_message(change));
         }
         _ => {}
     }

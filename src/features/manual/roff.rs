@@ -14,7 +14,7 @@ pub fn section_of(topic: &str) -> u8 {
 
 /// Formats a chapter as a manual page. Pictures are left out.
 pub fn render_roff(topic: &Topic, section: u8) -> String {
-    let mut page = Page {
+    let mut page = RoffPage {
         // The first line asks for the program that formats tables.
         out: format!(
             "'\\\" t\n.TH mig-mps-{name} {section} \"\" \"mig-mps {version}\"\n.ad l\n.nh\n.SH NAME\nmig\\-mps\\-{name} \\- {about}\n\
@@ -23,7 +23,7 @@ pub fn render_roff(topic: &Topic, section: u8) -> String {
             version = env!("CARGO_PKG_VERSION"),
             about = escape(topic.about),
         ),
-        ..Page::default()
+        ..RoffPage::default()
     };
     for event in Parser::new_ext(topic.text, Options::ENABLE_TABLES) {
         page.add_event(event);
@@ -33,7 +33,7 @@ pub fn render_roff(topic: &Topic, section: u8) -> String {
 
 /// The page under construction.
 #[derive(Default)]
-struct Page {
+struct RoffPage {
     out: String,
     /// The paragraph, heading, cell or code block being read.
     text: String,
@@ -47,7 +47,7 @@ struct Page {
     row: Vec<String>,
 }
 
-impl Page {
+impl RoffPage {
     fn add_event(&mut self, event: Event<'_>) {
         match event {
             Event::Start(tag) => self.open_tag(tag),

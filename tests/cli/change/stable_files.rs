@@ -133,7 +133,7 @@ fn anonymize(content: &mut Value) {
             for (key, value) in map {
                 match (key.as_str(), value) {
                     ("name", Value::String(name)) if *name == this_machine() => {
-                        "node".clone_into(name)
+                        "node".clone_into(name);
                     }
                     ("path", Value::String(path)) => "profile.toml".clone_into(path),
                     ("command", Value::String(command)) => {

@@ -116,12 +116,12 @@ fn collect_shapes(
     followed: &[&str],
     found: &mut BTreeMap<String, Shape>,
 ) {
-    if let Some(reference) = schema["$ref"].as_str() {
-        if !followed.contains(&reference) {
-            let target = root.pointer(reference.trim_start_matches('#')).unwrap();
-            let followed = [followed, &[reference]].concat();
-            collect_shapes(root, target, path, &followed, found);
-        }
+    if let Some(reference) = schema["$ref"].as_str()
+        && !followed.contains(&reference)
+    {
+        let target = root.pointer(reference.trim_start_matches('#')).unwrap();
+        let followed = [followed, &[reference]].concat();
+        collect_shapes(root, target, path, &followed, found);
     }
     for key in ["anyOf", "oneOf", "allOf"] {
         for part in schema[key].as_array().into_iter().flatten() {
