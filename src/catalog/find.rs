@@ -406,7 +406,10 @@ mod tests {
         }
         for none in ["", "-", "x100", "h", "é"] {
             let unknown = find_model(none).unwrap_err().to_string();
-            assert!(unknown.contains("no model with MIG is called"), "{unknown}");
+            assert!(
+                unknown.contains("no model with MIG has the name"),
+                "{unknown}"
+            );
         }
     }
 

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_kind_alone_has_a_hint() {
         let full = FileError::from(ErrorKind::StorageFull).at("/a".as_ref());
-        assert!(full.hint().unwrap().starts_with("make room"));
+        assert!(full.hint().unwrap().starts_with("free "));
         assert_eq!(FileError::from(ErrorKind::NotFound).hint(), None);
     }
 

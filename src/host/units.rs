@@ -523,7 +523,7 @@ mod tests {
         let error = units.stop(unit("nvsm.service")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "systemctl stop nvsm.service exited without an error, and nvsm.service is active; it said: Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket"
+            "systemctl stop nvsm.service exited without an error, and nvsm.service is active; it printed: Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket"
         );
     }
 }

@@ -445,11 +445,11 @@ mod tests {
         }
         assert_eq!(
             selected("train"),
-            Err("\"train\" can mean trainer-1 or trainer-10".to_owned())
+            Err("\"train\" is ambiguous: trainer-1 or trainer-10".to_owned())
         );
         assert_eq!(
             selected("MIG-"),
-            Err("\"MIG-\" can mean trainer-1, trainer-10, 0.0 or 0.2".to_owned())
+            Err("\"MIG-\" is ambiguous: trainer-1, trainer-10, 0.0 or 0.2".to_owned())
         );
         assert_eq!(
             selected("2"),
@@ -497,10 +497,13 @@ mod tests {
         );
         assert_eq!(
             unknown("x", trainers(2)),
-            "the devices are trainer-0, trainer-1"
+            "choose one of the devices: trainer-0, trainer-1"
         );
         let numbered = vec!["0.0".to_owned(), "0.2".to_owned()];
-        assert_eq!(unknown("0.1", numbered), "the devices are 0.0, 0.2");
+        assert_eq!(
+            unknown("0.1", numbered),
+            "choose one of the devices: 0.0, 0.2"
+        );
     }
 
     #[test]
@@ -510,7 +513,7 @@ mod tests {
             NoSuchDevice::OfGpu { index: 9, gpus }.hint().unwrap()
         };
         assert_eq!(of(&[0, 1, 2, 3, 6]), "choose one of the GPUs 0-3,6");
-        assert_eq!(of(&[0]), "use 0, the only GPU");
+        assert_eq!(of(&[0]), "use GPU 0, the only GPU");
         assert_eq!(of(&[9]), "run `mig-mps status` to see the devices");
     }
 

@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn each_reader_gets_the_way_that_is_open_to_the_reader() {
-        let quit = "`echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/mps nvidia-cuda-mps-control` ends it";
+        let quit =
+            "run `echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/mps nvidia-cuda-mps-control` to end it";
         for reader in [Uid::ROOT, ALICE] {
             ends(&daemon(ALICE), reader, quit);
         }
@@ -168,19 +169,18 @@ mod tests {
             is_orphan: true,
             ..daemon(ALICE)
         };
-        ends(&orphan, ALICE, "`kill 4711` ends it");
+        ends(&orphan, ALICE, "run `kill 4711` to end it");
         let server = Unmanaged {
             program: MpsProgram::Server,
             ..daemon(ALICE)
         };
-        ends(&server, ALICE, "`kill 4711` ends it");
+        ends(&server, ALICE, "run `kill 4711` to end it");
         let managed = Unmanaged {
             pipe_directory: Variable::Is("/run/user/61000/mig-mps/GPU-1/pipe".to_owned()),
             devices: vec!["0".to_owned()],
             ..daemon(ALICE)
         };
-        let down =
-            "`runuser -u 61000 -- env XDG_RUNTIME_DIR=/run/user/61000 mig-mps down 0` ends it";
+        let down = "run `runuser -u 61000 -- env XDG_RUNTIME_DIR=/run/user/61000 mig-mps down 0` to end it";
         ends(&managed, Uid::ROOT, down);
     }
 

@@ -430,10 +430,10 @@ mod tests {
     fn what_has_no_place_or_is_somebody_elses_is_refused() {
         let mut node = node();
         node.devices[0].presence = Presence::Gone;
-        assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 no longer exists"));
+        assert!(refused(&node, "0.0.c0").contains("no longer exists"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
-        assert!(refused(&node, "5").contains("no daemon of mig-mps"));
+        assert!(refused(&node, "5").contains("no mig-mps daemon"));
         nth_served(&mut node, 2).run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(

@@ -258,7 +258,7 @@ mod tests {
             ),
             (
                 "pinned-memory-limit=2GB",
-                "pinned-memory-limit = \"2GB\": its unit is M (MiB) or G (GiB): 2G?",
+                "pinned-memory-limit = \"2GB\": its unit is M (MiB) or G (GiB), as in 2G",
             ),
             (
                 "client-priority=7",
@@ -269,7 +269,7 @@ mod tests {
             ("oversubscribe=0.5", "oversubscribe must be from 1 to 1024"),
             (
                 "memory=4GB",
-                "memory = \"4GB\": its unit is M (MiB) or G (GiB): 4G?",
+                "memory = \"4GB\": its unit is M (MiB) or G (GiB), as in 4G",
             ),
             ("mem=4G", "there is no setting mem: did you mean memory?"),
             (

@@ -281,8 +281,8 @@ mod tests {
             ),
             ("0=1G,1=2G", "it is the size for one device, as in 20G"),
             ("MIG-1=1G", "it is the size for one device, as in 20G"),
-            ("2 GB", "its unit is M (MiB) or G (GiB): 2G?"),
-            ("2GB", "its unit is M (MiB) or G (GiB): 2G?"),
+            ("2 GB", "its unit is M (MiB) or G (GiB), as in 2G"),
+            ("2GB", "its unit is M (MiB) or G (GiB), as in 2G"),
             (
                 "0.1G",
                 "0.1G is not a whole number of MiB, which MPS requires",

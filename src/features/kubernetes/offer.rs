@@ -299,9 +299,9 @@ mod tests {
         }
         let found = resources(&[("0.4", Some("1g.10gb")), ("1g.10gb", Some("3g.40gb"))]);
         assert_eq!(found[0], "1g.10gb");
-        assert!(found[1].starts_with("- it is called like"), "{found:?}");
+        assert!(found[1].starts_with("- its name looks like"), "{found:?}");
         let found = resources(&[("0.4", Some("1g.10gb+me")), ("1g.10gb.me", Some("3g.40gb"))]);
-        assert!(found[1].starts_with("- it is called like"), "{found:?}");
+        assert!(found[1].starts_with("- its name looks like"), "{found:?}");
     }
 
     #[test]

@@ -248,9 +248,9 @@ mod tests {
     fn a_type_that_names_another_device_is_found() {
         let swapped = gres(["a100_3g.40gb", "nvidia_h200", "1g"]);
         assert_snapshot!(found(&swapped, "gpu:3", 0), @"
-device         0.0: its Type is a100_3g.40gb, but the device is 1g.10gb
-device         0.4: its Type is nvidia_h200, but the device is 1c.3g.40gb
-device         1: its Type is 1g, but the device is nvidia_h200
+        device 0.0: its Type is a100_3g.40gb, but the device is 1g.10gb
+        device 0.4: its Type is nvidia_h200, but the device is 1c.3g.40gb
+        device 1: its Type is 1g, but the device is nvidia_h200
         ");
         let of_another_size = gres(["1g.20gb", "", ""]);
         assert_snapshot!(found(&of_another_size, "gpu:3", 0), @"device 0.0: its Type is 1g.20gb, but the device is 1g.10gb");
@@ -270,10 +270,10 @@ device         1: its Type is 1g, but the device is nvidia_h200
         ");
         let twice = "Name=gpu File=/dev/nvidia[1,1,7]\nName=shard Count=4\n";
         assert_snapshot!(found(twice, "gpu:3,shard:8", 8), @"
-device         1: gres.conf lists it twice
+        device 1: gres.conf lists it twice
         /dev/nvidia7: no device of mig-mps has this file
-device         0.0: gres.conf lacks it
-device         0.4: gres.conf lacks it
+        device 0.0: gres.conf lacks it
+        device 0.4: gres.conf lacks it
         shards: 4 in gres.conf, 8 in slurm.conf
         the files have 4 shards, but the devices have 8 shares
         ");

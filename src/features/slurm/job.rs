@@ -177,6 +177,6 @@ mod tests {
             |variable| SlurmJob::of_task(variable),
             &[("SLURM_GPUS_ON_NODE", "1")],
         );
-        assert!(unnumbered.contains("does not say which"), "{unnumbered}");
+        assert!(unnumbered.contains("without its number"), "{unnumbered}");
     }
 }

@@ -353,8 +353,8 @@ mod tests {
         assert_eq!(uuid("MIG-1"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-11.of-"), Ok("MIG-11.of-1000.1"));
         let ambiguous = uuid("MIG-").unwrap_err().to_string();
-        assert_eq!(ambiguous, "\"MIG-\" can mean 0.0, MIG-22 or MIG-23");
+        assert_eq!(ambiguous, "\"MIG-\" is ambiguous: 0.0, MIG-22 or MIG-23");
         let ambiguous = uuid("MIG-2").unwrap_err().to_string();
-        assert_eq!(ambiguous, "\"MIG-2\" can mean MIG-22 or MIG-23");
+        assert_eq!(ambiguous, "\"MIG-2\" is ambiguous: MIG-22 or MIG-23");
     }
 }
