@@ -71,7 +71,7 @@ pub struct SystemdArgs {
     /// Directory of the kubelet [default: /var/lib/kubelet]
     #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
     kubelet: Option<PathBuf>,
-    /// Serve plugin metrics at ADDR, such as [::]:19835
+    /// Serve plugin metrics at ADDR, such as 0.0.0.0:19835
     #[arg(long, help_heading = "Integration", value_name = "ADDR", value_parser = socket_address, requires = "kubernetes")]
     plugin_metrics: Option<SocketAddr>,
     /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
