@@ -140,7 +140,7 @@ fn the_units_of_the_package_are_used() {
         ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
     let ran = installed(packages, script).ended(0);
     assert_snapshot!(ran.stdout, @"
-    nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    warning: nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     wrote /etc/mig-mps/profile.toml
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
@@ -184,7 +184,7 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
     assert_snapshot!(ran.stdout, @"
     error: /usr/bin/mig-mps-device-plugin does not exist
     hint: install the package mig-mps-device-plugin of the same version
-    nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    warning: nvidia-cuda-mps-control is not in PATH; systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.timer is up to date
