@@ -28,7 +28,7 @@ existing=$prefix
 while [ ! -d "$existing" ]; do
     existing=$(dirname -- "$existing")
 done
-[ -w "$existing" ] || fail "cannot write to $existing" "run it as root, or name a directory of yours"
+[ -w "$existing" ] || fail "cannot write to $existing" "run the command as root, or name a directory of yours"
 
 # Every file of the archive in bin and share, by its path below the prefix.
 list=$(cd "$here" && find bin share -type f)
@@ -52,7 +52,7 @@ fi
 
 if grep -qs '^# Written by the pod of mig-mps on this node' /etc/mig-mps/profile.toml; then
     fail "a pod of Kubernetes has installed mig-mps on this host, in /opt/mig-mps" \
-        "delete its DaemonSet (kubectl delete namespace mig-mps), then run /opt/mig-mps/bin/mig-mps systemd --uninstall"
+        'delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`'
 fi
 
 is_upgrade=false

@@ -220,7 +220,7 @@ fn an_address_that_the_node_lacks_is_tried_again() {
     let kubelet = Kubelet::on(&sim);
     let plugin = Plugin::start(&sim, command(&sim).args(["--metrics", "192.0.2.1:19835"]));
     kubelet.await_shares(&SHARES);
-    let problem = "cannot serve metrics at 192.0.2.1:19835: Cannot assign requested address; trying again every 3 seconds";
+    let problem = "warning: cannot serve metrics at 192.0.2.1:19835: Cannot assign requested address; trying again every 3 seconds";
     plugin.await_line(problem, 1);
 }
 

@@ -74,7 +74,7 @@ fn it_is_installed_used_and_removed() {
     1
     _mig-mps
     enabled mig-mps.service, mig-mps-heal.timer and mig-mps-device-plugin.service
-    run `systemctl start mig-mps` to apply the profile now, without a reboot
+    note: run `systemctl start mig-mps` to apply the profile now, without a reboot
     error: Failed dependencies:
     	mig-mps = VERSION-1 is needed by (installed) mig-mps-device-plugin-VERSION-1.ARCH
     enabled

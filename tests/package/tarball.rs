@@ -46,7 +46,7 @@ fn it_is_installed_upgraded_and_removed() {
     RESOURCE  DEVICE  SHARES  HEALTH
     1
     _mig-mps
-    run `systemctl enable mig-mps.service mig-mps-heal.timer` to enable the units
+    note: run `systemctl enable mig-mps.service mig-mps-heal.timer` to enable the units
     error: units in /etc/systemd/system run /usr/local/bin/mig-mps
     hint: run /usr/local/bin/mig-mps systemd --uninstall first
     /etc/mig-mps

@@ -12,12 +12,12 @@ pub fn section_of(topic: &str) -> u8 {
     if topic == "profile" { 5 } else { 7 }
 }
 
-/// Formats a chapter as a manual page. Pictures are left out.
+/// Formats a chapter as a manual page. Pictures are left out, and tables become lists: the words of their first columns are often
+/// wider than a column of a page.
 pub fn render_roff(topic: &Topic, section: u8) -> String {
     let mut page = RoffPage {
-        // The first line asks for the program that formats tables.
         out: format!(
-            "'\\\" t\n.TH mig-mps-{name} {section} \"\" \"mig-mps {version}\"\n.ad l\n.nh\n.SH NAME\nmig\\-mps\\-{name} \\- {about}\n\
+            ".TH mig-mps-{name} {section} \"\" \"mig-mps {version}\"\n.ad l\n.nh\n.SH NAME\nmig\\-mps\\-{name} \\- {about}\n\
              .SH DESCRIPTION\n",
             name = topic.name,
             version = env!("CARGO_PKG_VERSION"),
@@ -44,6 +44,8 @@ struct RoffPage {
     lists: Vec<Option<u64>>,
     /// The line that begins the next paragraph.
     begin: String,
+    /// The titles of the columns of the table being read, and the cells of its row.
+    header: Vec<String>,
     row: Vec<String>,
 }
 
@@ -81,9 +83,6 @@ impl RoffPage {
                     *number += 1;
                 }
             }
-            Tag::Table(columns) => {
-                let _ = writeln!(self.out, ".TS\n{}.", vec!["lx"; columns.len()].join(" "));
-            }
             _ => {}
         }
     }
@@ -117,17 +116,28 @@ impl RoffPage {
                 let _ = write!(self.out, ".PP\n.RS 4\n.nf\n{code}.fi\n.RE\n");
             }
             TagEnd::TableCell => self.row.push(std::mem::take(&mut self.text)),
-            TagEnd::TableHead | TagEnd::TableRow => {
-                let cells: Vec<String> = self
-                    .row
-                    .drain(..)
-                    .map(|cell| format!("T{{\n{cell}\nT}}"))
-                    .collect();
-                self.out += &(cells.join("\t") + "\n");
-            }
-            TagEnd::Table => self.out += ".TE\n",
+            TagEnd::TableHead => self.header = std::mem::take(&mut self.row),
+            TagEnd::TableRow => self.add_row(),
             _ => {}
         }
+    }
+
+    /// Adds the row that was read: its first cell, and below it the others, with their titles if there are several.
+    fn add_row(&mut self) {
+        let row = std::mem::take(&mut self.row);
+        let Some((first, others)) = row.split_first() else {
+            return;
+        };
+        let texts: Vec<String> = others
+            .iter()
+            .zip(self.header.iter().skip(1))
+            .filter(|(cell, _)| !cell.is_empty())
+            .map(|(cell, title)| match others {
+                [_] => cell.clone(),
+                _ => format!("{title}: {cell}"),
+            })
+            .collect();
+        let _ = writeln!(self.out, ".TP\n\\&{first}\n{}", texts.join("\n.br\n"));
     }
 
     /// Adds the paragraph or the item that was read.
@@ -167,7 +177,8 @@ mod tests {
             part: Part::Operate,
             about: "What happens at boot",
             text: "# Boot\n\nSee [files](install.md#files) and `up --yes`.\n\n## Steps\n\n1. One\n2. Two\n\n\
-                   ```sh\n.a \\\n```\n\n| a | b |\n|---|---|\n| c | d |\n",
+                   ```sh\n.a \\\n```\n\n| a | b |\n|---|---|\n| c | d |\n\n\
+                   | e | g | i |\n|---|---|---|\n| f | h | j |\n",
             commands: &[],
         };
         let page = render_roff(&topic, 7);
@@ -175,7 +186,7 @@ mod tests {
         assert_eq!(
             text,
             ".PP\nSee files (\\fBmig\\-mps\\-install\\fR(7)) and \\fBup \\-\\-yes\\fR\\&.\n.SH Steps\n.IP 1. 4\nOne\n.IP 2. 4\nTwo\n\
-             .PP\n.RS 4\n.nf\n\\&.a \\e\n.fi\n.RE\n.TS\nlx lx.\nT{\na\nT}\tT{\nb\nT}\nT{\nc\nT}\tT{\nd\nT}\n.TE\n"
+             .PP\n.RS 4\n.nf\n\\&.a \\e\n.fi\n.RE\n.TP\n\\&c\nd\n.TP\n\\&f\ng: h\n.br\ni: j\n"
         );
     }
 }
