@@ -100,8 +100,7 @@ pub trait ErrorContext<T> {
 
 impl Display for CommandError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut chain = self.error.chain();
-        for (position, cause) in chain.by_ref().enumerate() {
+        for (position, cause) in self.error.chain().enumerate() {
             match position {
                 0 => {}
                 1 => f.write_str(": ")?,

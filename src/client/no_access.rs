@@ -191,13 +191,15 @@ impl Failure for NoAccess {
                 user,
             } if caller() != Uid::ROOT || clients.starts_with(GROUP_PREFIX) => format!(
                 "run `mig-mps run --any -- PROGRAM` to use a device that serves you; the key serve in the profile \
-                 decides whether {user} may use device {name}"
+                 decides whether user {user} may use device {name}"
             ),
             Self::Reserved { clients, .. } => format!(
-                "run it as that user (`runuser -u {clients} -- COMMAND`), or use another device: `mig-mps status`"
+                "run the program as user {clients} (`runuser -u {clients} -- COMMAND`), or use another device: `mig-mps status`"
             ),
-            Self::HiddenMemory { .. }
-            | Self::LittleMemory {
+            Self::HiddenMemory { .. } => {
+                "omit --min-memory, or use another device: `mig-mps status`".to_owned()
+            }
+            Self::LittleMemory {
                 is_passing: false, ..
             } => "use a smaller --min-memory, or another device: `mig-mps status`".to_owned(),
             Self::Closing {
@@ -210,14 +212,14 @@ impl Failure for NoAccess {
                     format!("use device {other}, or wait for this one with --wait 5m")
                 }
                 (None, false) => "run `mig-mps status` to see the other devices".to_owned(),
-                (None, true) => "wait for it with --wait 5m".to_owned(),
+                (None, true) => "wait for the device with --wait 5m".to_owned(),
             },
             Self::Faulty { .. }
             | Self::InUse { .. }
             | Self::Full { .. }
             | Self::Changing { .. }
             | Self::LittleMemory { .. } => {
-                "wait for it with --wait 5m, or use another device: `mig-mps status`".to_owned()
+                "wait for the device with --wait 5m, or use another device: `mig-mps status`".to_owned()
             }
         })
     }

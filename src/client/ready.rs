@@ -89,7 +89,10 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
             DaemonState::NoAnswer(why) => format!("{ailment} ({why})"),
             _ => ailment.to_owned(),
         },
-        needs_force: matches!(served.state, DaemonState::NoAnswer(_) | DaemonState::Orphan),
+        needs_force: matches!(
+            served.state,
+            DaemonState::NoAnswer(_) | DaemonState::Orphan | DaemonState::Suspended
+        ),
     })
 }
 

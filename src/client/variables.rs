@@ -90,7 +90,7 @@ impl Failure for LimitExceeded {
                 key,
                 allowed,
             } => format!(
-                "use {option} {allowed}; the owner of the device can allow more with `mig-mps set DEVICE \
+                "use {option} {allowed}; the owner of the daemon can allow more with `mig-mps set DEVICE \
                  {key}={wanted}`"
             ),
             Self::PerContext { .. } => {

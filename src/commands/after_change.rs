@@ -1,7 +1,8 @@
 //! The programs that follow a change of the set of devices.
 //!
-//! `up`, `down`, `start` and `restart` note such a change under the lock. The programs run when the lock is released. What was not noted, or has
-//! not run, because a command was killed or a program has failed, is found by the next `up`, `down` or `heal`.
+//! `up`, `down`, `start` and `restart` note such a change under the lock. The programs run when the lock is released. If a
+//! command was killed or a program has failed, the next `up`, `down` or `heal` runs the programs. `heal` compares only the
+//! files of mig-mps, so it does not find a killed change of instances of other tools.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -168,7 +169,7 @@ impl Followers<'_> {
             .map(|(_, problem)| problem.to_string())
             .collect();
         let mut error = command_error(format_args!(
-            "some programs in {} have not followed the last change of the devices:\n  {}",
+            "some programs in {} failed or did not run after the last change of the devices:\n  {}",
             self.programs.path.display(),
             problems.join("\n  ")
         ));

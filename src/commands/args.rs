@@ -141,7 +141,7 @@ pub struct ConsentArgs {
     /// Wait up to DURATION (such as 5m) for blocking clients
     #[arg(long, value_name = "DURATION", value_parser = seconds, help_heading = RUNNING_PROGRAMS)]
     pub drain: Option<u32>,
-    /// Terminate blocking clients, after --drain if given
+    /// End blocking clients, after --drain if given
     #[arg(long, help_heading = RUNNING_PROGRAMS)]
     pub force: bool,
     /// Print the plan and the result as JSON

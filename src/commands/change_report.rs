@@ -159,7 +159,7 @@ impl Outcome {
             "no part of the profile could be applied"
         } else {
             let again =
-                "run `mig-mps status` to see what is missing, and the same command to try again";
+                "run `mig-mps status` to see what is missing, then run the same command again";
             hints.push(again.to_owned());
             "the profile was applied in part"
         };

@@ -153,8 +153,7 @@ impl DownArgs {
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.stop_holders && !args.destroys_instances() {
-        let error =
-            usage_error("--stop-holders has no effect on daemons, only on instances and MIG modes");
+        let error = usage_error("--stop-holders needs --destroy-mig or --disable-mig");
         return Err(error.with_hint("add --destroy-mig or --disable-mig"));
     }
     let mut args = args.clone();

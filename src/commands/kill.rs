@@ -13,16 +13,16 @@ use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::{examples_and_statuses, note};
 
-/// Terminate MPS clients of a device
+/// End the work of MPS clients of a device
 ///
-/// The server drops each client, and its CUDA calls fail with error 810. The process continues, and gets a signal only
+/// The server drops each client, and the CUDA calls of the client fail with error 810. The process continues, and gets a signal only
 /// with --signal. Other clients are not affected. With --drain, the clients first have time to exit, and the remaining
-/// clients are terminated only with --force.
+/// clients are ended only with --force.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "mig-mps kill [OPTIONS] <DEVICE> <PID>...\n       mig-mps kill [OPTIONS] --gpu <N> <PID>...",
     after_help = examples_and_statuses(&[
-        ("mig-mps kill 0.0 4711", "Terminate a client of device 0.0"),
+        ("mig-mps kill 0.0 4711", "End a client of device 0.0"),
         ("mig-mps kill 0.0 4711 --signal", "Then send SIGTERM to its process"),
         ("mig-mps kill --gpu 0 4711 4712", "Look for the clients on GPU 0"),
     ], &[("4", "a client remains after --drain, or another change is in progress")])
@@ -261,7 +261,7 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
         return usage_error(what).with_hint(format!("run {commands} for the clients of {word}"));
     }
     usage_error(format!(
-        "{what}: no device is called {word}, and status shows no such client"
+        "{what}: no device has the name {word}, and status shows no such client"
     ))
     .with_hint(CLIENTS_HINT)
 }

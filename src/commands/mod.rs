@@ -145,7 +145,7 @@ pub fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Resu
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
     .with_hint(format!(
-        "{as_owner}; or unset MIG_MPS_RUN_DIR for daemons of your own"
+        "{as_owner}; or unset MIG_MPS_RUN_DIR for your own daemons"
     )))
 }
 

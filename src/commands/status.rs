@@ -210,7 +210,7 @@ fn watch_status(
 ) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         let error = command_error("status --watch needs a terminal");
-        return Err(error.with_hint("use status --json in programs"));
+        return Err(error.with_hint("use `mig-mps status --json` in programs"));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.

@@ -33,8 +33,8 @@ use crate::state::RunDir;
 
 /// Apply a profile to this node
 ///
-/// Compares the profile with the node, shows a plan and carries it out. Asks before it disrupts a running program. If a
-/// step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
+/// Compares the profile with the node, shows a plan and carries it out. Refuses to end running clients without --drain or
+/// --force. If a step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
 /// nothing.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]

@@ -21,7 +21,7 @@ use crate::render::{examples_and_statuses, print_json, verified};
 #[command(after_help = examples_and_statuses(&[
     ("sudo mig-mps verify", "Test all devices"),
     ("mig-mps verify 0.0", "Test device 0.0"),
-], &[("4", "a device was skipped, and none fails")]))]
+], &[("4", "a device was skipped, and no test failed")]))]
 pub struct VerifyArgs {
     #[command(flatten)]
     devices: DeviceArgs,

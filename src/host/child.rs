@@ -36,7 +36,7 @@ pub enum RunError {
     #[error("{program} did not answer within {limit:?} and was ended")]
     Late { program: String, limit: Duration },
     /// The program wrote too much and was killed.
-    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MAX_OUTPUT_BYTES >> 10)]
+    #[error("{program} wrote more than {} KiB and was ended; its output began with {begun:?}", MAX_OUTPUT_BYTES >> 10)]
     TooMuch {
         program: String,
         /// The start of its output.
@@ -67,7 +67,7 @@ impl Failure for RunError {
             Self::Late { .. } | Self::Unkillable { .. } => {
                 "search the kernel log for Xid messages and hung tasks; the GPU may need a reset"
             }
-            Self::TooMuch { .. } => "check that this is the intended program",
+            Self::TooMuch { .. } => "check that this is NVIDIA's program",
             Self::Traced { .. } => "end the process that traces it, then run this command again",
         };
         Some(hint.to_owned())
@@ -445,7 +445,7 @@ mod tests {
         let said = error.to_string();
         assert!(
             said.starts_with(
-                "/bin/sh wrote more than 1024 KiB and was ended; it began with \"abc\\nabc"
+                "/bin/sh wrote more than 1024 KiB and was ended; its output began with \"abc\\nabc"
             ),
             "{said}"
         );

@@ -328,9 +328,10 @@ fn make_directory(
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let fd = open_beneath(parent, name, flags).map_err(|error| match error.errno() {
-        Some(Errno::LOOP) => {
-            FileError::with_fault(FileFault::InTheWay, "it is a link: not followed")
-        }
+        Some(Errno::LOOP) => FileError::with_fault(
+            FileFault::InTheWay,
+            "it is a symbolic link, which mig-mps does not follow",
+        ),
         Some(Errno::NOTDIR) => FileError::with_fault(FileFault::InTheWay, "it is not a directory"),
         _ => error,
     })?;
@@ -357,9 +358,10 @@ fn open_regular(directory: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> FileR
     // A FIFO without a reader or a file with a lease must not block us.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = open_beneath(directory, name, flags).map_err(|error| match error.errno() {
-        Some(Errno::LOOP) => {
-            FileError::with_fault(FileFault::InTheWay, "it is a link: not followed")
-        }
+        Some(Errno::LOOP) => FileError::with_fault(
+            FileFault::InTheWay,
+            "it is a symbolic link, which mig-mps does not follow",
+        ),
         Some(Errno::NXIO | Errno::ISDIR) => {
             FileError::with_fault(FileFault::InTheWay, "it is not a regular file")
         }

@@ -420,7 +420,7 @@ impl Failure for EnvironmentError {
         let hint = match self {
             Self::NoRuntimeDir => {
                 return Some(format!(
-                    "{}; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set \
+                    "{}; for your own daemons, log in through a session that sets XDG_RUNTIME_DIR, or set \
                      MIG_MPS_RUN_DIR",
                     root_hint()
                 ));
@@ -434,7 +434,7 @@ impl Failure for EnvironmentError {
                 "install nvidia-smi with the NVIDIA driver, or set MIG_MPS_NVIDIA_SMI to its path"
             }
             Self::NoSystemctl => {
-                "set MIG_MPS_SYSTEMCTL to its path; without systemd, stop and start services with the tool of the \
+                "set MIG_MPS_SYSTEMCTL to the path of systemctl; without systemd, stop and start services with the tool of the \
                  system, in a container on the host"
             }
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",

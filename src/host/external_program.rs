@@ -89,7 +89,7 @@ impl Failure for ToolError {
             _ if self.was_refused_with(NOT_PERMITTED) => return Some(root_hint()),
             _ if self.was_refused_with(IN_USE) => {
                 "wait until every program that has /dev/nvidiaN open has exited, also in containers; persistence mode \
-                 (`nvidia-smi -pm 0`) and the module nvidia_drm also keep a GPU open"
+                 (disable with `nvidia-smi -pm 0`) and the module nvidia_drm also keep a GPU open"
             }
             _ if self.was_refused_with(&["Not Supported"]) => {
                 "reboot, because this GPU cannot be reset from here, for example in a virtual machine"

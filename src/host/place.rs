@@ -58,7 +58,7 @@ impl Directory {
                 }
                 (_, FileType::Directory) => "it is a directory with other files",
                 (EntryKind::Link(_), FileType::Symlink) => "it is another link",
-                (_, FileType::Symlink) => "it is a link: not followed",
+                (_, FileType::Symlink) => "it is a symbolic link, which mig-mps does not follow",
                 (EntryKind::File, _) => "it is not a regular file",
                 (EntryKind::Directory, _) => "it is not a directory",
                 (EntryKind::Link(_), _) => "it is not a link",
@@ -249,9 +249,17 @@ mod tests {
         let never = |_: &Path| false;
         for (name, made, why) in [
             ("a", EntryKind::File, "it is a directory with other files"),
-            ("link", EntryKind::Directory, "it is a link: not followed"),
+            (
+                "link",
+                EntryKind::Directory,
+                "it is a symbolic link, which mig-mps does not follow",
+            ),
             ("file", EntryKind::Directory, "it is not a directory"),
-            ("link", EntryKind::File, "it is a link: not followed"),
+            (
+                "link",
+                EntryKind::File,
+                "it is a symbolic link, which mig-mps does not follow",
+            ),
             ("link", EntryKind::Link(&never), "it is another link"),
             ("file", EntryKind::Link(&never), "it is not a link"),
         ] {

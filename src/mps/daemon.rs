@@ -373,7 +373,7 @@ impl Failure for MpsError {
                     .to_owned(),
             ),
             Self::Failed { log, .. } => Some(format!(
-                "run `mig-mps doctor` to find known causes; the whole logs are in {}",
+                "run `mig-mps doctor` to find known causes; the complete logs are in {}",
                 log.display()
             )),
             Self::Directory(error) => error.hint(),

@@ -159,7 +159,7 @@ pub enum NoSuchDevice {
         known: Vec<String>,
     },
     /// The name that a GPU would have, which is part of a joint device.
-    #[error("no device is called \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
+    #[error("no device has the name \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
     PartOfJoint { gpu: u32, device: String },
     /// `down` has stopped it, and it cannot start now.
     #[error("device {device} is stopped, and cannot start: {why}")]

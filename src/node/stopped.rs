@@ -76,7 +76,7 @@ impl Node {
         Some(NoSuchDevice::Unstartable {
             device: name.to_owned(),
             why: problem.what,
-            hint: problem.hint.unwrap_or_default().replace('`', ""),
+            hint: problem.hint.unwrap_or_default(),
         })
     }
 }

@@ -34,7 +34,7 @@ impl Plan {
                 continue;
             }
             let what = format!(
-                "{}: {} would be destroyed, but mig-mps is not known to have created {}",
+                "{}: {} would be destroyed, but mig-mps has no record of creating {}",
                 gpu.name(),
                 join_words(&named, "and"),
                 if named.len() == 1 { "it" } else { "them" },

@@ -18,7 +18,7 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
         if planner.leaves_all_alone() || names_lost_gpu(planner, lost) {
             let mut hint = lost_gpu_hint();
             if !planner.is_in_part {
-                hint += "; use up --keep-going to apply the rest of the profile";
+                hint += "; use `mig-mps up --keep-going` to apply the rest of the profile";
             }
             return Err(Problem::new(why, hint));
         }

@@ -118,7 +118,8 @@ impl Verb {
 }
 
 /// The remedy where no daemon of mig-mps serves a device.
-const START_HINT: &str = "run `mig-mps up` with its profile to start a daemon";
+const START_HINT: &str =
+    "run `mig-mps up PROFILE` to start a daemon, with a profile that contains the device";
 
 fn not_settable(name: &str, why: &str) -> Problem {
     Problem::new(
@@ -223,11 +224,6 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Proble
     })
 }
 
-/// The remedy that `status` shows for a daemon that no session reaches.
-fn replacement_hint(served: &Served) -> String {
-    replace_remedy(served)
-}
-
 /// The problem of a daemon that may have clients that nobody can see: it is not touched.
 pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
     let name = &served.record.name;
@@ -236,7 +232,7 @@ pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
             why.as_str(),
             "find out why it does not start, then run this command again".to_owned(),
         ),
-        DaemonState::Orphan => ("its pipe directory was removed", replacement_hint(served)),
+        DaemonState::Orphan => ("its pipe directory was removed", replace_remedy(served)),
         DaemonState::Busy => (
             "another control session is open",
             "wait until no other mig-mps waits for clients, and close any open session of nvidia-cuda-mps-control"
@@ -246,8 +242,8 @@ pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
             "it is hung, and the driver hides its clients",
             format!("run `mig-mps restart {name} --force` to end its server and all programs there"),
         ),
-        DaemonState::NoAnswer(_) => ("it does not answer", replacement_hint(served)),
-        DaemonState::Suspended => ("it is stopped by a signal", replacement_hint(served)),
+        DaemonState::NoAnswer(_) => ("it does not answer", replace_remedy(served)),
+        DaemonState::Suspended => ("it is stopped by a signal", replace_remedy(served)),
         DaemonState::Hidden => (
             "it may not be asked",
             owner_hint("run this command as its owner"),

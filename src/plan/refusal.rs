@@ -295,7 +295,7 @@ pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Pr
         "GPU {}: {named} may be in use by virtual machines, and would be destroyed with MIG mode",
         gpu.index
     );
-    let hint = "omit this GPU from the profile, or ask the administrator of the virtual machines to destroy it";
+    let hint = "omit this GPU from the profile, or ask the administrator of the virtual machines to destroy these GPU instances";
     Err(Problem::new(what, hint))
 }
 

@@ -79,6 +79,11 @@ impl Source {
         let meant = match word.to_ascii_lowercase().as_str() {
             "on" | "yes" | "true" => "true",
             "off" | "no" | "false" => "false",
+            // As in `index = [0-1]`.
+            _ if message.starts_with("invalid date") => {
+                let error = self.error_at(span, "TOML has no ranges of numbers");
+                return error.with_hint("write each number, such as [0, 1]");
+            }
             _ => return self.error_at(span, message.replace('`', "\"")),
         };
         let error = self.error_at(

@@ -415,9 +415,7 @@ impl Failure for NoRank {
             Self::NotSet => {
                 "start the program with mpirun, srun or torchrun, or use --any instead of --by-rank"
             }
-            Self::NotANumber { .. } => {
-                "start the program with mpirun, srun or torchrun, which sets it"
-            }
+            Self::NotANumber { .. } => "start the program with mpirun, srun or torchrun",
             Self::NoSize => "use --map cycle",
             Self::NoDevice { all: 0, .. } => return Some(no_daemon_hint()),
             Self::NoDevice { .. } => "run `mig-mps status` to see the devices and their users",

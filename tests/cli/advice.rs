@@ -537,7 +537,7 @@ fn a_newcomer_during_a_drain_learns_the_truth() {
         );
         assert_contains(&said, "down --drain 20 --force");
         assert!(!said.contains("restart"), "{said}");
-        assert_contains(&said, "hint: wait for it with --wait 5m");
+        assert_contains(&said, "hint: wait for the device with --wait 5m");
     }
     client.finish();
     down.end().ended(0);

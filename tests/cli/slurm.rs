@@ -603,7 +603,7 @@ fn the_types_of_a_site_are_right() {
     let refused = Ran::of(slurm(&sim, &["gres", "--type", "2g=a"]).env("COLUMNS", "200")).ended(2);
     assert_contains(
         &refused.stderr,
-        "error: no device is of type 2g: there are 1g.10gb, 3g.40gb, nvidia_a100-sxm4-80gb\n",
+        "error: no device has the type 2g: there are 1g.10gb, 3g.40gb, nvidia_a100-sxm4-80gb\n",
     );
     for wrong in ["3g.40gb", "3g.40gb=", "3g.40gb=a b", "3g.40gb=a,b:c"] {
         Ran::of(&mut slurm(&sim, &["gres", "--type", wrong])).ended(2);

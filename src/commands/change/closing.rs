@@ -238,7 +238,7 @@ impl ChangeRun<'_> {
                 let follows = self.what_heal_does(closed.iter().map(|(uuid, _)| uuid.as_str()));
                 let what = format!(
                     "Interrupted. Closed devices stay closed until their programs have exited. `mig-mps heal` then {follows}, and \
-                     a change of instances needs the same command again. To cancel the change, run mig-mps up."
+                     a change of instances needs the same command again. To cancel the change, run `mig-mps up`."
                 );
                 return Err(declined_by_user(ExitStatus::Interrupted, what));
             }

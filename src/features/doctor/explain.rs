@@ -11,7 +11,7 @@ use crate::render::{self, command_for, examples, words_for, wrap_behind};
 
 /// Explain a CUDA or NVML error, or a reported problem
 ///
-/// Shows what it means, why it happens, and how to fix it.
+/// Shows the meaning, the cause and the remedy of each error or problem.
 #[derive(Args, Debug)]
 #[command(after_help = examples(&[
     ("mig-mps explain 805", "Explain an error by its number"),

@@ -86,7 +86,7 @@ pub(super) fn run_guarded(
         let seen = used.descendants_outside_mps(host);
         if let Some(pid) = seen.intersection(&suspects).next() {
             let left = observe_records(environment)
-                .map(|node| LeftMps::new(host, &node, served, *pid, "the program was stopped"));
+                .map(|node| LeftMps::new(host, &node, served, *pid, "the program was ended"));
             end_guarded(host, Pid(program.id()));
             return Err(left?.into());
         }

@@ -15,7 +15,7 @@ use crate::host::{
 use crate::node::Node;
 use crate::render::format_time_taken;
 
-/// `41 checks held, 1 differs, 3 were not made, in 2 min`
+/// `41 checks held, 1 differs, 3 not tested, in 2 min`
 pub(super) fn summary_line(findings: &[TestFinding], took: Duration) -> String {
     let number = |is_one: fn(&Verdict) -> bool| {
         findings

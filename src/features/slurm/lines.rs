@@ -96,7 +96,7 @@ impl ConfFile {
         let shown = path.display();
         if *files > MAX_FILES {
             return Err(command_error(format_args!(
-                "{shown}: the files include each other, or more than {MAX_FILES}"
+                "{shown}: the files include each other, or there are more than {MAX_FILES}"
             ))
             .with_hint("add the lines of this node to slurm.conf and gres.conf themselves"));
         }

@@ -257,7 +257,7 @@ impl LineArgs {
             if !known.contains(kind) {
                 let (shown, known) = (to_printable(kind), known.join(", "));
                 return Err(usage_error(format_args!(
-                    "no device is of type {shown}: there are {known}"
+                    "no device has the type {shown}: there are {known}"
                 ))
                 .with_hint("run `mig-mps slurm gres` to print the types"));
             }

@@ -302,8 +302,12 @@ fn add_lost_record(
     };
     record.daemon = Some(DaemonId::from_process(process, host));
     if let Some(key) = joint_key_of(process, uuid) {
-        record.joint_gpus = node.gpus_with_key(&key).map(|gpu| gpu.index).collect();
-        record.gpu = record.joint_gpus.first().copied();
+        let gpus: Vec<u32> = node.gpus_with_key(&key).map(|gpu| gpu.index).collect();
+        // They stand in the order of the key, so that none may be left out.
+        if gpus.len() == key.gpus().len() {
+            record.gpu = gpus.first().copied();
+            record.joint_gpus = gpus;
+        }
         record.key = key;
     }
     let missing = format!(

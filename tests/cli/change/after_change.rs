@@ -171,7 +171,7 @@ fn what_a_user_can_change_is_refused_and_named() {
     let text = said(&sim, &up).replace(&sim.node.dir().display().to_string(), "NODE");
     let (_, errors) = text.split_once("error: ").unwrap();
     assert_snapshot!(errors, @r"
-    some programs in DIR have not followed the last change of the devices:
+    some programs in DIR failed or did not run after the last change of the devices:
       10-open was not run: DIR/10-open: others can write to it
       15-group was not run: DIR/15-group: its group can write to it
       20-theirs was not run: DIR/20-theirs: it belongs to nobody
@@ -215,7 +215,7 @@ fn a_program_that_fails_is_run_again_by_heal_and_up_until_it_succeeds() {
     let text = said(&sim, &up);
     let (_, error) = text.split_once("error: ").unwrap();
     assert_snapshot!(error, @r"
-    some programs in DIR have not followed the last change of the devices:
+    some programs in DIR failed or did not run after the last change of the devices:
       10-fails failed (exit status: 1)
     hint: run `mig-mps heal` to run the failed programs again
     ");

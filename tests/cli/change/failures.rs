@@ -63,7 +63,7 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
     assert_contains(&ran.stderr, "exited with status 1");
     assert_contains(
         &ran.stderr,
-        "hint: run `mig-mps doctor` to find known causes; the whole logs are in /",
+        "hint: run `mig-mps doctor` to find known causes; the complete logs are in /",
     );
     assert_eq!(sim.run_dir(), ["lock"]);
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);

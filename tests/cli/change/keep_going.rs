@@ -65,7 +65,10 @@ fn a_lost_gpu_leaves_the_others_served_until_it_is_found_again() {
     sim.node.node().lose_gpu(1).unwrap();
     // Without the option nothing is touched.
     let ran = sim.up(&profile, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "use up --keep-going to apply the rest");
+    assert_contains(
+        &ran.stderr,
+        "use `mig-mps up --keep-going` to apply the rest of the profile",
+    );
     assert_eq!(daemons(&sim), [] as [Value; 0]);
     let why = "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost, 15)\n";
     is_left_out(&sim, &profile, why);

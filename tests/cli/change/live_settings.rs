@@ -221,7 +221,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
     let nobody = sim.run(&["set", "0", "max-clients=8"]).ended(4);
     assert_snapshot!(plain(&nobody.stderr), @"
     error: cannot change settings of device 0: mig-mps does not serve it
-    hint: run `mig-mps up` with its profile to start a daemon
+    hint: run `mig-mps up PROFILE` to start a daemon, with a profile that contains the device
     ");
     sim.up(&whole(""), &[]).ended(0);
     let mut all = String::new();

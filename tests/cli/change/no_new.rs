@@ -61,7 +61,7 @@ fn restart_waits_behind_a_closed_door_and_the_others_stay_open() {
         &ran.stderr,
         "device class is closed to new programs by root since 20",
     );
-    assert_contains(&ran.stderr, "hint: wait for it with --wait 5m\n");
+    assert_contains(&ran.stderr, "hint: wait for the device with --wait 5m\n");
     finishes(sim.client("job-0"));
     let any = sim.run(&["run", "--any", "--", "true"]).ended(0).stderr;
     assert!(!any.contains("class"), "{any}");
@@ -523,10 +523,10 @@ fn the_hint_names_a_free_device_of_the_same_size() {
     // One in use is none.
     let other = sim.client("job-1");
     let ran = sim.run(&["run", "job-0", "--", "true"]).ended(125).stderr;
-    assert_contains(&ran, "hint: wait for it with --wait 5m\n");
+    assert_contains(&ran, "hint: wait for the device with --wait 5m\n");
     let any = ["run", "--any", "job-0", "--", "true"];
     let ran = sim.run(&any).ended(125).stderr;
-    assert_contains(&ran, "hint: wait for it with --wait 5m\n");
+    assert_contains(&ran, "hint: wait for the device with --wait 5m\n");
     finishes(other);
     finishes(client);
     let _ = restart.end().ended(0);

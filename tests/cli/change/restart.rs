@@ -344,7 +344,7 @@ fn a_start_that_fails_is_rolled_back() {
     error: GPU 0 (GPU-…): cannot start the daemon of 0
       cause: the control daemon of GPU-… did not start (exit status 3): it printed nothing
     earlier changes were undone (1 step)
-    hint: run `mig-mps doctor` to find known causes; the whole logs are in /tmp/…/log/GPU-…
+    hint: run `mig-mps doctor` to find known causes; the complete logs are in /tmp/…/log/GPU-…
     ");
     assert!(!is_alive(&before));
     is_as_set(&sim);

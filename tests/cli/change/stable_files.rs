@@ -93,6 +93,21 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
+/// The kinds of a value and of everything in it, by key.
+fn kinds(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| (key.clone(), kinds(value)))
+            .collect(),
+        Value::Array(items) => items.iter().map(kinds).collect(),
+        Value::String(_) => "string".into(),
+        Value::Number(_) => "number".into(),
+        Value::Bool(_) => "boolean".into(),
+        Value::Null => Value::Null,
+    }
+}
+
 /// A file of an earlier version with this node's own values. What it has, the present version writes as well.
 #[track_caller]
 fn fill(earlier: &mut Value, present: &Value, path: &str) {
@@ -102,6 +117,7 @@ fn fill(earlier: &mut Value, present: &Value, path: &str) {
                 let path = format!("{path}.{key}");
                 let now = present.get(key).unwrap_or_else(|| panic!("{path} is gone"));
                 if VOLATILE.contains(&key.as_str()) {
+                    assert_eq!(kinds(value), kinds(now), "{path}");
                     *value = now.clone();
                 } else {
                     fill(value, now, &path);

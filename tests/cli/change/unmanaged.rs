@@ -30,7 +30,7 @@ fn make_another(sim: &Sim, gpu: usize) {
     nvidia_smi(sim, &format!("mig -i {gpu} -cgi 19:6 -C"));
 }
 
-const REFUSED: &str = "error: GPU 0: 1g.10gb at slice 6 would be destroyed, but mig-mps is not known to have created it\nhint: run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged\n";
+const REFUSED: &str = "error: GPU 0: 1g.10gb at slice 6 would be destroyed, but mig-mps has no record of creating it\nhint: run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged\n";
 
 #[test]
 fn no_flag_for_other_things_is_consent() {
@@ -119,7 +119,7 @@ fn what_goes_on_leaves_their_gpu_out() {
     let ran = sim.up(ONE_EACH, &at_boot).ended(1);
     assert_contains(
         &ran.stderr,
-        "error: the profile was applied in part; left out:\n  GPU 1: 1g.10gb at slice 6 would be destroyed, but mig-mps is not known to have created it\n",
+        "error: the profile was applied in part; left out:\n  GPU 1: 1g.10gb at slice 6 would be destroyed, but mig-mps has no record of creating it\n",
     );
     assert_contains(&ran.stderr, "--destroy-unmanaged");
     assert_eq!(instances(&sim, 0), ["3g.40gb at 0"]);
@@ -159,7 +159,10 @@ fn a_compute_instance_of_others_keeps_its_gpu_instance() {
     assert_eq!(compute(), Some(2));
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "error: GPU 0: compute instance slice ");
-    assert_contains(&ran.stderr, " would be destroyed, but mig-mps is not known");
+    assert_contains(
+        &ran.stderr,
+        " would be destroyed, but mig-mps has no record",
+    );
     let two = one.replace("[\"1c\"]", "[\"2c\"]");
     sim.up(&two, &["--yes"]).ended(4);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);

@@ -188,6 +188,9 @@ fn breaks(document: &str, earlier: &Value, present: &Value) -> Vec<String> {
             let gone: Vec<_> = earlier.constants.difference(&present.constants).collect();
             found.push(format!("{document}{path}: {gone:?} is gone"));
         }
+        if is_read && earlier.constants.is_empty() && !present.constants.is_empty() {
+            found.push(format!("{document}{path}: only {:?}", present.constants));
+        }
         let was_weakened = earlier.is_required && !present.is_required;
         let was_demanded = present.is_required && !earlier.is_required;
         if (is_read && was_demanded) || (!is_read && was_weakened) {
@@ -281,6 +284,7 @@ fn a_change_of_an_interface_is_found() {
     for (key, value, of_output, of_input) in [
         ("/properties/a/type", json!(["string", "null"]), 1, 0),
         ("/properties/a/type", json!("integer"), 1, 1),
+        ("/properties/a", json!({ "enum": ["x"] }), 0, 1),
         ("/properties/b/enum", json!(["x", "y", "z"]), 0, 0),
         ("/properties/b/enum", json!(["x"]), 1, 1),
         ("/properties/c", json!({}), 2, 2),

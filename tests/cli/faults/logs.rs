@@ -389,7 +389,10 @@ fn nothing_that_is_planted_hurts_who_reads() {
     symlink(&secret, &control).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert!(!ran.stdout.contains("secret") && ran.stdout.contains("fatal GPU error"));
-    assert_contains(&ran.stderr, "control.log: it is a link: not followed");
+    assert_contains(
+        &ran.stderr,
+        "control.log: it is a symbolic link, which mig-mps does not follow",
+    );
 
     fs::remove_file(&server).unwrap();
     shell(format!("mkfifo {}", server.display())).ended(0);
@@ -408,7 +411,10 @@ fn nothing_that_is_planted_hurts_who_reads() {
     symlink(&secret, dir.join("control.log.1")).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert_snapshot!(ran.stdout, @r"                           control          [2026-11-20 17:34:04.858 Con\x1b]0;trol   447] \x1b[2J\x1b[1;1Hall is well\x0d\x08\u{9b}2J\u{202e}");
-    assert_contains(&ran.stderr, "control.log.1: it is a link: not followed");
+    assert_contains(
+        &ran.stderr,
+        "control.log.1: it is a symbolic link, which mig-mps does not follow",
+    );
     let terminal = sim.in_terminal("NO_COLOR=1", "logs 0.0", 80).stdout;
     assert!(!terminal.contains('\u{1b}'), "{terminal}");
 
@@ -635,7 +641,9 @@ fn up_does_not_touch_what_was_planted() {
     let control = dir.join("control.log");
     let target = sim.node.dir().join("target");
     let plant: [(&str, &dyn Fn()); 4] = [
-        ("it is a link", &|| symlink(&target, &control).unwrap()),
+        ("it is a symbolic link", &|| {
+            symlink(&target, &control).unwrap()
+        }),
         ("it is not a regular file", &|| {
             shell(format!("mkfifo {}", control.display())).ended(0);
         }),

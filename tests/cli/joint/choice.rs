@@ -127,7 +127,7 @@ fn the_index_of_one_of_its_gpus_leads_to_it() {
     for words in commands {
         let ran = sim.run(words);
         assert!([2, 125].contains(&ran.status), "{words:?}: {ran:?}");
-        let what = "no device is called \"1\": GPU 1 is part of the joint device trainers\n";
+        let what = "no device has the name \"1\": GPU 1 is part of the joint device trainers\n";
         assert_contains(&ran.stderr, what);
         assert_contains(&ran.stderr, "hint: use the name trainers instead\n");
     }

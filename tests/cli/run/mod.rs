@@ -162,7 +162,7 @@ fn a_device_that_recovers_from_a_fault_is_waited_for() {
     );
     let refused = sim.run(&["run", "0", "--", "true"]).ended(125).stderr;
     assert_contains(&refused, &format!("error: {recovers}"));
-    assert_contains(&refused, "hint: wait for it with --wait 5m");
+    assert_contains(&refused, "hint: wait for the device with --wait 5m");
     let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "cuda-app", "run", "0"]);
     waiting.await_text(&format!("waiting: {recovers}"));
     drop(faulty);
@@ -177,7 +177,7 @@ fn another_users_turn_is_waited_for() {
     let queued = Ran::of(&mut sim.by_other(&["run", "0", "--", "true"])).ended(125);
     let serves = format!("device 0 is in use by root: pid {} (", client.pid());
     assert_contains(&queued.stderr, &format!("error: {serves}"));
-    assert_contains(&queued.stderr, "hint: wait for it with --wait 5m");
+    assert_contains(&queued.stderr, "hint: wait for the device with --wait 5m");
     let words = ["run", "0", "--wait", "1m", "--", "cuda-app", "hold"];
     let mut waiting = Dialogue::start(sim.by_other(&words));
     waiting.await_text(&format!("waiting: {serves}"));
@@ -355,7 +355,7 @@ fn memory_that_others_use_is_not_free() {
     assert!(refused.starts_with("error: device 0 has "), "{refused}");
     assert_contains(
         &refused,
-        " MiB for a program, less than 100G\nhint: wait for it with --wait 5m",
+        " MiB for a program, less than 100G\nhint: wait for the device with --wait 5m",
     );
     other.finish();
     run().ended(0);

@@ -32,7 +32,7 @@ fn a_program_that_leaves_is_ended() {
         assert!(said.starts_with("error: pid "), "{said}");
         assert_contains(
             said,
-            "(cuda-app run 600) used device 0.2 outside MPS, and the program was stopped\nhint: check that the program does not change CUDA_MPS_PIPE_DIRECTORY",
+            "(cuda-app run 600) used device 0.2 outside MPS, and the program was ended\nhint: check that the program does not change CUDA_MPS_PIPE_DIRECTORY",
         );
     }
 }

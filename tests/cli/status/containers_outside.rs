@@ -57,7 +57,7 @@ fn a_container_without_the_directory_is_the_cause() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "(cuda-app run 600) used device 0.2 outside MPS, and the program was stopped\nhint: bind {run_dir} into the container"
+            "(cuda-app run 600) used device 0.2 outside MPS, and the program was ended\nhint: bind {run_dir} into the container"
         ),
     );
 }

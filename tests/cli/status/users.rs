@@ -60,7 +60,7 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     let said = plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN");
     assert_snapshot!(said.replace(sim.node.log_dir().to_str().unwrap(), "LOG"), @"
     error: only root can change this node: the run directory RUN belongs to root
-    hint: run it as root: `sudo MIG_MPS_RUN_DIR=RUN MIG_MPS_LOG_DIR=LOG mig-mps down`; or unset MIG_MPS_RUN_DIR for daemons of your own
+    hint: run it as root: `sudo MIG_MPS_RUN_DIR=RUN MIG_MPS_LOG_DIR=LOG mig-mps down`; or unset MIG_MPS_RUN_DIR for your own daemons
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
@@ -102,7 +102,7 @@ fn a_plain_user_without_a_runtime_directory_gets_a_hint() {
     let ran = Ran::of(command.env_remove("XDG_RUNTIME_DIR")).ended(1);
     assert_snapshot!(ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"), @"
     error: XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons
-    hint: run it as root: `sudo mig-mps up PROFILE`; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set MIG_MPS_RUN_DIR
+    hint: run it as root: `sudo mig-mps up PROFILE`; for your own daemons, log in through a session that sets XDG_RUNTIME_DIR, or set MIG_MPS_RUN_DIR
     ");
 }
 

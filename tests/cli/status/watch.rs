@@ -149,7 +149,7 @@ fn without_a_terminal_it_says_so() {
     let ran = sim.run(&["status", "--watch"]).ended(1);
     assert_eq!(
         ran.stderr,
-        "error: status --watch needs a terminal\nhint: use status --json in programs\n"
+        "error: status --watch needs a terminal\nhint: use `mig-mps status --json` in programs\n"
     );
     sim.run(&["status", "--watch=0"]).ended(2);
     sim.run(&["status", "--watch", "--json"]).ended(2);

@@ -43,7 +43,7 @@ const CHANGES: [&str; 8] = [
     "`mig-mps heal` then",
     "devices and instances of mig-mps remain",
     "cannot start nvidia-dcgm.service again",
-    "have not followed the last change of the devices",
+    "failed or did not run after the last change of the devices",
 ];
 
 /// Everything that a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons

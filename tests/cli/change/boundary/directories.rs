@@ -101,7 +101,10 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     fs::create_dir(sim.node.run_dir()).unwrap();
     symlink(&victim, sim.node.run_dir().join("lock")).unwrap();
     let ran = sim.run(&up).ended(1);
-    assert_contains(&ran.stderr, "it is a link: not followed");
+    assert_contains(
+        &ran.stderr,
+        "it is a symbolic link, which mig-mps does not follow",
+    );
     assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
 
     let hers = sim.node.run_dir().with_file_name("h");
