@@ -158,6 +158,17 @@ impl NoAccess {
     }
 }
 
+/// Plain users may own the daemon, or not: a hint for them says both.
+fn restart_hint(name: &str, force: &str) -> String {
+    let command = format!("`mig-mps restart {name}{force}`");
+    match caller() {
+        Uid::ROOT => format!("run {command} to start a new daemon"),
+        _ => format!(
+            "run `mig-mps run --any -- PROGRAM` to use another device, or ask the owner of the daemon to run {command}"
+        ),
+    }
+}
+
 impl Failure for NoAccess {
     fn hint(&self) -> Option<String> {
         Some(match self {
@@ -165,14 +176,10 @@ impl Failure for NoAccess {
                 "map them, for example with `unshare --map-root-user` or in the configuration of the container"
                     .to_owned()
             }
+            Self::NotServed { name, .. } => restart_hint(name, ""),
             Self::Down {
-                name,
-                needs_force: true,
-                ..
-            } => format!("run `mig-mps restart {name} --force` to start a new daemon"),
-            Self::NotServed { name, .. } | Self::Down { name, .. } => {
-                format!("run `mig-mps restart {name}` to start a new daemon")
-            }
+                name, needs_force, ..
+            } => restart_hint(name, if *needs_force { " --force" } else { "" }),
             // Its mode, or its list, is made from the device's setting.
             Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
                 format!("run `mig-mps restart {name}` to give its users access again")
@@ -194,7 +201,8 @@ impl Failure for NoAccess {
                  decides whether user {user} may use device {name}"
             ),
             Self::Reserved { clients, .. } => format!(
-                "run the program as user {clients} (`runuser -u {clients} -- COMMAND`), or use another device: `mig-mps status`"
+                "run the program as user {clients} (`runuser -u {clients} -- COMMAND`), or use another device: \
+                 `mig-mps status`"
             ),
             Self::HiddenMemory { .. } => {
                 "omit --min-memory, or use another device: `mig-mps status`".to_owned()
