@@ -146,7 +146,7 @@ impl OpenJournal {
 
 /// Reads the journal of a change that is running, or was killed.
 pub fn load_journal(run_dir: &RunDir) -> FileResult<Option<Journal>> {
-    let advice = "remove it, and make sure that the monitoring services that it lists are running";
+    let advice = "remove the file, and check that the monitoring services in it are running";
     run_dir
         .load_journal()
         .map_err(|error| with_advice(error, advice))
@@ -266,7 +266,7 @@ impl Files {
 impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> FileResult<Self> {
         // The daemons' own records do not depend on it; only the ownership of instances is lost.
-        let advice = "remove it; mig-mps then no longer knows which instances it created";
+        let advice = "remove the file; mig-mps then no longer knows which instances it created";
         let file = run_dir.load_node();
         let mut file = file.map_err(|error| with_advice(error, advice))?;
         let written = file.clone();

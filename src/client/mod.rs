@@ -16,7 +16,7 @@ mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
-pub use another::name_another_device;
+pub use another::another_device;
 pub use attach::HeldClient;
 pub use cdi_files::CdiFiles;
 pub use container::{

@@ -32,8 +32,6 @@ pub enum NoAccess {
         closing: String,
         /// True if it admits programs again after that.
         opens_again: bool,
-        /// A free device of the same size, if one is known.
-        instead: Option<String>,
     },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of device {name}", closed.display())]
@@ -211,17 +209,9 @@ impl Failure for NoAccess {
                 is_passing: false, ..
             } => "use a smaller --min-memory, or another device: `mig-mps status`".to_owned(),
             Self::Closing {
-                opens_again,
-                instead,
-                ..
-            } => match (instead, opens_again) {
-                (Some(other), false) => format!("use device {other}"),
-                (Some(other), true) => {
-                    format!("use device {other}, or wait for this one with --wait 5m")
-                }
-                (None, false) => "run `mig-mps status` to see the other devices".to_owned(),
-                (None, true) => "wait for the device with --wait 5m".to_owned(),
-            },
+                opens_again: false, ..
+            } => "run `mig-mps status` to see the other devices".to_owned(),
+            Self::Closing { .. } => "wait for the device with --wait 5m".to_owned(),
             Self::Faulty { .. }
             | Self::InUse { .. }
             | Self::Full { .. }

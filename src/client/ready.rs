@@ -77,7 +77,6 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
             name: served.record.name.clone(),
             closing: closing.to_string(),
             opens_again: closing.next.is_some(),
-            instead: None,
         });
     }
     let Some(ailment) = served.state.outage_reason() else {
@@ -307,7 +306,7 @@ fn check_users_may_enter(served: &Served) -> Result<(), NoAccess> {
         Some(Serve::User(name)) => name.clone(),
         Some(Serve::Group(name)) => format!("{GROUP_PREFIX}{name}"),
         Some(Serve::Own) => record.only_user().map(user_name).unwrap_or_default(),
-        Some(Serve::All | Serve::OneAtATime) | None => "its users".to_owned(),
+        Some(Serve::All | Serve::OneAtATime) | None => "the users of the device".to_owned(),
     };
     let name = record.name.clone();
     Err(NoAccess::Closed { name, user, closed })

@@ -302,8 +302,12 @@ fn suggest_profile(word: &str) -> String {
     if let Some(near) = closest_match(word.trim_end_matches(".toml"), names.iter().copied()) {
         return format!("did you mean the built-in profile {near}?");
     }
-    similar_file_hint(path, &["toml"])
-        .unwrap_or_else(|| format!("choose one of the built-in profiles {}", names.join(", ")))
+    similar_file_hint(path, &["toml"]).unwrap_or_else(|| {
+        format!(
+            "check the path, or choose one of the built-in profiles {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Names the file with one of these extensions, in the same directory, that was probably meant instead of a missing file.

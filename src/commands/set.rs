@@ -76,6 +76,11 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
             let names = devices.resolve_names(&outcome.node)?;
             outcome.report(environment, &names, &args.consent, None)?;
             outcome.print_summary(&names, &args.consent);
+            if !args.consent.json {
+                report(
+                    "The next `mig-mps up` undoes the change, unless you also change the profile.",
+                );
+            }
         }
         None => {}
     }

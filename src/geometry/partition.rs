@@ -253,13 +253,19 @@ pub struct Unused<'a> {
     all: u32,
 }
 
+impl Unused<'_> {
+    /// `uses 56 of 98 SMs`
+    pub fn usage(&self) -> String {
+        format!("uses {} of {} {}", self.uses, self.all, self.measure)
+    }
+}
+
 /// `4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all`
 impl fmt::Display for Unused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (layout, better, measure) = (&self.layout, &self.better, self.measure);
-        let (uses, all) = (self.uses, self.all);
-        write!(f, "{layout} uses {uses} of {all} {measure}; {better} uses ")?;
-        if self.more == all {
+        let (layout, better) = (&self.layout, &self.better);
+        write!(f, "{layout} {}; {better} uses ", self.usage())?;
+        if self.more == self.all {
             f.write_str("all")
         } else {
             write!(f, "{}", self.more)

@@ -178,7 +178,7 @@ impl Failure for FileError {
             (None, ErrorKind::IsADirectory) => {
                 "give the path of a file in this directory, or of another file".to_owned()
             }
-            (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
+            (None, ErrorKind::AlreadyExists) => format!("remove {shown}, or choose another file"),
             (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
                 format!("{}; or choose another path", root_hint())
             }
@@ -196,12 +196,20 @@ impl Failure for FileError {
 }
 
 pub(super) fn describe_owner(uid: u32) -> String {
-    format!("belongs to {}", user_name(Uid(uid)))
+    format!("belongs to {}", describe_user(Uid(uid)))
+}
+
+/// `root`, `user alice`
+fn describe_user(user: Uid) -> String {
+    match user {
+        Uid::ROOT => "root".to_owned(),
+        user => format!("user {}", user_name(user)),
+    }
 }
 
 /// Advice on a file of another user.
 fn foreign_hint(owner: Uid, shown: &str) -> String {
-    let name = user_name(owner);
+    let name = describe_user(owner);
     if may_be_unmapped(owner) {
         format!(
             "run this command outside the user namespace, which does not map the owner of {shown}"

@@ -95,7 +95,7 @@ impl fmt::Display for AccessFault {
             ),
             Self::ClosedAbove(path) => {
                 let path = to_printable(&path.display().to_string());
-                write!(f, "its users may not enter {path}")
+                write!(f, "the users of the device may not enter {path}")
             }
             Self::ForeignOwner(directory, owner) => {
                 let owner = user_name(*owner);
@@ -103,8 +103,8 @@ impl fmt::Display for AccessFault {
             }
             Self::WrongList(directory, fault) => {
                 let closed = match directory.needed_permission() {
-                    Permission::Enter => "its users may not enter it",
-                    Permission::Read => "its users may not read it",
+                    Permission::Enter => "the users of the device may not enter it",
+                    Permission::Read => "the users of the device may not read it",
                 };
                 let closed = fault.keeps_users_out.then_some(closed);
                 let others = fault.others.iter().map(String::as_str);

@@ -122,7 +122,8 @@ fn dead_daemon_problem(node: &Node, served: &Served) -> Option<Finding> {
     let name = &served.record.name;
     if served.record.boot_id != node.boot_id {
         let seen = "its directory is from an earlier boot";
-        let remedy = format!("run `up` to start it again, or `mig-mps down {name}` to remove it");
+        let remedy =
+            format!("run `up` to start it again, or `mig-mps down {name}` to remove its record");
         return Some(Finding::fail("earlier-boot", seen).with_remedy(remedy));
     }
     let what = match served.record.daemon {

@@ -68,6 +68,8 @@ pub struct NoneFree {
     pub reasons: Vec<NoAccess>,
     /// The joint devices that would do if they were named.
     pub unnamed_joint: Vec<String>,
+    /// The instance profiles of the devices with daemons, if one was asked for that none of them has.
+    profiles: BTreeSet<String>,
     /// True if no daemon runs on the node, as far as is known.
     pub is_without_daemons: bool,
     /// The option that was to choose.
@@ -87,7 +89,17 @@ impl Failure for NoneFree {
                     "select it: `mig-mps run {option} {name} -- PROGRAM`"
                 ))
             }
+            [] if !self.profiles.is_empty() => {
+                let profiles: Vec<String> = self.profiles.iter().cloned().collect();
+                let profiles = join_words(&profiles, "or");
+                Some(format!(
+                    "choose one of the sizes on this node: --profile {profiles}"
+                ))
+            }
             [] => Some("run `mig-mps status` to see the devices".to_owned()),
+            [first, others @ ..] if others.iter().all(|other| other.hint() == first.hint()) => {
+                first.hint()
+            }
             _ => Some("run `mig-mps status` to see the state of each device".to_owned()),
         }
     }
@@ -106,7 +118,10 @@ impl NoneFree {
         let mut lines = vec![match self.reasons.len() {
             0 => return self.text_without_reasons(),
             1 => return self.reasons[0].to_string(),
-            count => format!("none of {count} devices accepts a program now:"),
+            count if self.is_temporary() => {
+                format!("none of {count} devices accepts a program now:")
+            }
+            count => format!("none of {count} devices accepts the program:"),
         }];
         for reason in self.reasons.iter().take(MAX_REASONS) {
             lines.push(format!("  {reason}"));
@@ -166,6 +181,7 @@ pub fn free_devices<'n>(
         return Err(NoneFree {
             reasons,
             unnamed_joint,
+            profiles: wanted.other_profiles(node),
             is_without_daemons: node.has_no_daemons(),
             option: "--any",
         });
@@ -215,6 +231,21 @@ impl WantedDevices {
             is_limited: within_limit(served, Some(u64::MAX)) < least,
             is_passing: within_limit(served, all_memory(node, device, gpus)) >= least,
         })
+    }
+
+    /// Returns the instance profiles of the node's devices, if none is the wanted one.
+    fn other_profiles(&self, node: &Node) -> BTreeSet<String> {
+        let Some(wanted) = &self.profile else {
+            return BTreeSet::new();
+        };
+        if node
+            .served()
+            .any(|served| has_profile(&served.record, wanted))
+        {
+            return BTreeSet::new();
+        }
+        let profiles = node.served().map(|served| served.record.profile.clone());
+        profiles.flatten().collect()
     }
 
     /// True but for the free memory, which records do not tell.
@@ -351,6 +382,7 @@ pub fn check_not_only_joint(
     Err(NoneFree {
         reasons: Vec::new(),
         unnamed_joint,
+        profiles: BTreeSet::new(),
         is_without_daemons: false,
         option: "--by-rank",
     })

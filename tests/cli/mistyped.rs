@@ -88,7 +88,8 @@ fn words_are_found_by_their_beginning_and_titles_come_first() {
     let search = |word: &str| without_gpu(&["help", "--search", word], "").ended(0).stdout;
     let hang = search("hang");
     let beginning = regex::Regex::new(r"(?i)\bhang").unwrap();
-    let lines = hang.lines().filter(|line| line.starts_with("  "));
+    let shown = hang.split("Also in:").next().unwrap();
+    let lines = shown.lines().filter(|line| line.starts_with("  "));
     for line in lines.filter(|line| !line.ends_with(" more lines")) {
         assert!(beginning.is_match(line), "{line}");
     }
@@ -143,6 +144,7 @@ fn a_usage_error_shows_what_can_be_typed() {
     ");
     assert_snapshot!(said(&sim, "check"), @"
     error: the following required arguments were not provided: <PROFILE>...
+    hint: give the path of a profile, or a built-in profile: `mig-mps check balanced`
     hint: usage: mig-mps check [OPTIONS] <PROFILE>...
                  mig-mps check [OPTIONS] --models
     hint: for more information, try '--help'

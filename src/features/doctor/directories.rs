@@ -113,7 +113,7 @@ fn pipe_access(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
     } else {
         format!("chmod o+x {shown}")
     };
-    let seen = format!("its users may not enter {shown}");
+    let seen = format!("the users of the device may not enter {shown}");
     vec![Finding::fail(id, seen).with_command(remedy)]
 }
 

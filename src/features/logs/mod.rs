@@ -115,6 +115,12 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
     if !args.follow {
         let tails = read_tails(&dir, &logs, file_lines, false)?;
         output.show_existing(tails, file_lines, lines, &dir)?;
+        if device.is_dead {
+            note(&format!(
+                "the daemon of device {title} has died; a daemon that is killed (by SIGKILL, or for lack of memory) \
+                 writes no last line"
+            ));
+        }
         return Ok(ExitStatus::Done);
     }
     let (tails, mut follower) = Follower::start(dir, &logs, file_lines)?;

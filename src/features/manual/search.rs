@@ -12,9 +12,12 @@ use super::{TOPICS, reading_width, subject_of};
 use crate::error::{CommandError, Result, command_error};
 use crate::host::shorten_command;
 use crate::render::command_for;
+use crate::settings::find_setting;
 
 /// The most lines that are shown of a chapter, or of the help of a command.
 const MAX_SHOWN_LINES: usize = 5;
+/// The most chapters and commands whose lines are shown. The others are named.
+const MAX_SHOWN_PARTS: usize = 8;
 
 /// A chapter, or the help of a command.
 struct Searched {
@@ -65,15 +68,30 @@ impl Searched {
         titles.any(|title| word.is_match(title))
     }
 
-    /// Returns the lines with the word, titles first.
+    /// True for the help of the command with this name.
+    fn is_command(&self, word: &str) -> bool {
+        self.command.ends_with(" --help") && self.name.eq_ignore_ascii_case(word)
+    }
+
+    /// True for the chapter about profiles, if the word is a setting.
+    fn explains_setting(&self, word: &str) -> bool {
+        self.name == "profile" && find_setting(&word.to_lowercase()).is_some()
+    }
+
+    /// Returns the lines with the word: titles first, then the rows of tables about the word.
     fn lines_with(&self, word: &Regex) -> Vec<&str> {
-        let (titles, others): (Vec<&str>, Vec<&str>) = self
+        let mut lines: Vec<&str> = self
             .text
             .lines()
             .map(str::trim)
             .filter(|line| word.is_match(line))
-            .partition(|line| self.titles.iter().any(|title| title == *line));
-        [titles, others].concat()
+            .collect();
+        lines.sort_by_key(|line| {
+            let is_title = self.titles.iter().any(|title| title == line);
+            let is_row = line.contains("  ") && word.find(line).is_some_and(|at| at.start() == 0);
+            (!is_title, !is_row)
+        });
+        lines
     }
 }
 
@@ -89,15 +107,17 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
     let ours = command_for(&word.to_lowercase());
     let places = places_of(word);
     let searched = Searched::collect_all(program);
-    let is_searched =
-        |place: &&IndexEntry| searched.iter().any(|one| one.command == place.command());
-    let elsewhere = places.iter().filter(|place| !is_searched(place));
+    let is_searched = |command: &str| searched.iter().any(|one| one.command == command);
+    let elsewhere = places.iter().filter(|place| !is_searched(&place.command()));
     let position = |command: &str| places.iter().position(|place| place.command() == command);
-    let mut found: Vec<((u8, usize), String)> = elsewhere
+    let mut found: Vec<Hit> = elsewhere
         .map(|place| {
             let command = place.command();
-            let rank = (0, position(&command).unwrap_or(0));
-            (rank, render_hit(&command, &[place.what], ""))
+            Hit {
+                rank: (0, position(&command).unwrap_or(0)),
+                text: render_hit(&command, &[place.what], ""),
+                command,
+            }
         })
         .collect();
     for searched in searched {
@@ -114,28 +134,56 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
         }
         let rank = match ours {
             Some(_) => 0,
-            None if is_indexed => 0,
+            None if is_indexed || searched.explains_setting(word) => 0,
             None if searched.is_about(&beginning) => 1,
             None => 2,
         };
-        let rank = (rank, position(&searched.command).unwrap_or(0));
+        // A command of this name comes first, and those with the fewest lines come last.
+        let among = if searched.is_command(word) {
+            0
+        } else {
+            usize::MAX - lines.len()
+        };
+        let position = position(&searched.command).unwrap_or(among);
         let command = match ours.filter(|ours| ours.contains(" --")) {
             Some(ours) => format!("mig-mps {ours}"),
             None => searched.command.clone(),
         };
-        found.push((rank, render_hit(&command, &lines, &searched.about)));
+        found.push(Hit {
+            rank: (rank, position),
+            text: render_hit(&command, &lines, &searched.about),
+            command,
+        });
     }
     if found.is_empty() {
         return Err(not_found(word));
     }
-    found.sort_by_key(|(rank, _)| *rank);
-    let parts: Vec<String> = found.into_iter().map(|(_, part)| part).collect();
-    Ok(parts.join("\n"))
+    found.sort_by_key(|hit| hit.rank);
+    Ok(render_hits(found))
+}
+
+/// A chapter, or the help of a command, that has the word.
+struct Hit {
+    /// The least comes first.
+    rank: (u8, usize),
+    command: String,
+    text: String,
 }
 
 fn not_found(word: &str) -> CommandError {
     let what = format!("no command and no topic has \"{}\"", shorten_command(word));
     command_error(what).with_hint("run `mig-mps help` to list all commands and topics")
+}
+
+/// Shows the first hits, and names the others.
+fn render_hits(mut hits: Vec<Hit>) -> String {
+    let others = hits.split_off(hits.len().min(MAX_SHOWN_PARTS));
+    let mut parts: Vec<String> = hits.into_iter().map(|hit| hit.text).collect();
+    if !others.is_empty() {
+        let commands: Vec<String> = others.into_iter().map(|hit| hit.command).collect();
+        parts.push(format!("Also in:\n  {}\n", commands.join("\n  ")));
+    }
+    parts.join("\n")
 }
 
 /// Shows some lines below the command that shows all, or what that is about.

@@ -16,7 +16,7 @@ use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options, name_another_device, visible_devices,
+    missing_engine_options, visible_devices,
 };
 use crate::commands::args::duration;
 use crate::commands::env::{
@@ -404,13 +404,23 @@ impl RunArgs {
                 ClientSlot::Needed,
                 |environment, _| environment.caller,
             )
-            .map_err(|error| match self.wait {
-                None => name_another_device(environment, node, error),
-                Some(_) => error,
-            })
-            .map_err(|error| self.run_obstacle(error))?;
+            .map_err(|error| {
+                let is_of_device = matches!(error, NotReady::NoAccess(_));
+                let obstacle = self.run_obstacle(error);
+                if is_of_device && self.takes_one_device() {
+                    return obstacle.name_another_device(environment, node, &served.record);
+                }
+                obstacle
+            })?;
         }
         Ok(variables)
+    }
+
+    /// True if the program is for the named device, and does not wait for it.
+    fn takes_one_device(&self) -> bool {
+        let chosen = &self.choose;
+        let is_chosen = chosen.any || chosen.by_rank || chosen.copies.is_some() || self.private;
+        !is_chosen && self.wait.is_none()
     }
 
     /// Returns the environment of a program on a device. A private joint device has the caller's GPUs already.

@@ -75,8 +75,8 @@ fn is_only_rank() -> bool {
 /// Says that `--map near` cannot go by the CPUs of a rank.
 pub(super) fn note_not_bound(rank: LocalRank) {
     note(&format!(
-        "rank {} is not bound to CPUs near only some of the devices, so it uses the device of its local rank, as with \
-         --map cycle; let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core",
+        "the CPU binding of rank {} prefers no device, so the rank uses the device of its number, as with --map cycle; \
+         let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core",
         rank.rank
     ));
 }

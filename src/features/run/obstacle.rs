@@ -2,9 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::client::another_device;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::host::Environment;
+use crate::node::Node;
 use crate::render::note;
+use crate::state::DeviceRecord;
 
 /// A reason why a program cannot start now.
 pub(super) struct RunObstacle {
@@ -17,6 +21,20 @@ impl RunObstacle {
     pub(super) fn new(is_passing: bool, error: impl Into<CommandError>) -> Self {
         let error = error.into();
         Self { is_passing, error }
+    }
+
+    /// Hints at a device on which the program can run instead, if there is one.
+    pub(super) fn name_another_device(
+        mut self,
+        environment: &Environment,
+        node: &Node,
+        refused: &DeviceRecord,
+    ) -> Self {
+        if let Some(other) = another_device(environment, node, refused) {
+            let hint = format!("use device {other}, which is free and has the same size");
+            self.error.hints.insert(0, hint);
+        }
+        self
     }
 }
 

@@ -14,7 +14,7 @@ use crate::commands::Context;
 use crate::commands::args::number;
 use crate::error::{Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, join_words, to_printable};
+use crate::host::{Environment, format_count, join_words, to_printable};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::format::group_by;
 use crate::render::{examples_and_statuses, note, print, report, warn};
@@ -127,9 +127,9 @@ pub(super) fn devices_of_job(
     let mut names = Vec::new();
     for gpu in &job.gpus {
         let gres = gpus.get(*gpu).ok_or_else(|| {
-            let count = gpus.len();
+            let count = format_count(gpus.len(), "GPU");
             command_error(format_args!(
-                "the job has GPU {gpu} of node {name}, but {shown} and slurm.conf list {count} GPUs"
+                "the job has GPU {gpu} of node {name}, but {shown} and slurm.conf list {count}"
             ))
             .with_hint("run `mig-mps slurm gres` to print the lines of this node")
         })?;

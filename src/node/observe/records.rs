@@ -175,6 +175,8 @@ pub struct DeviceLogs {
     pub gpus: Vec<u32>,
     /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
     pub path: Option<PathBuf>,
+    /// True if its daemon has died since the boot.
+    pub is_dead: bool,
 }
 
 impl Logs {
@@ -185,15 +187,14 @@ impl Logs {
         let node = node_from_records(environment, environment.host.boot_id().unwrap_or_default());
         let recorded = node.served().map(|served| {
             let record = &served.record;
-            let daemon = record
-                .daemon
-                .filter(|_| record.boot_id == node.boot_id)
-                .and_then(|daemon| daemon.find_process(&environment.host));
+            let recorded = record.daemon.filter(|_| record.boot_id == node.boot_id);
+            let daemon = recorded.and_then(|daemon| daemon.find_process(&environment.host));
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
                 gpus: record.gpu_indices().to_vec(),
                 path: log_path(environment, daemon.as_ref(), served),
+                is_dead: recorded.is_some() && daemon.is_none(),
             }
         });
         let mut logs = Self {
@@ -250,6 +251,7 @@ impl Logs {
                 uuid,
                 gpus: Vec::new(),
                 path: Some(path),
+                is_dead: false,
             });
         }
     }
@@ -332,6 +334,7 @@ mod tests {
             uuid: (*uuid).to_owned(),
             gpus: Vec::new(),
             path: None,
+            is_dead: false,
         };
         Logs {
             all: all.iter().map(one).collect(),

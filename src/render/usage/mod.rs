@@ -17,7 +17,9 @@ pub use help::{
 pub use words::{command_for, words_for};
 
 use forms::{form_of_program, form_of_settings};
-use options::{incomplete_option, needless_option, option_for_setting, other_option};
+use options::{
+    incomplete_option, missing_profile, needless_option, option_for_setting, other_option,
+};
 use words::hint_for_nvidia_smi;
 
 /// The devices that a command line can name.
@@ -85,6 +87,7 @@ impl UsageMistake<'_> {
         let option = other_option(self)
             .or_else(|| option_for_setting(self))
             .or_else(|| needless_option(self))
+            .or_else(|| missing_profile(self))
             .or_else(|| incomplete_option(self));
         let meant = form.or(option).or_else(|| self.other_command());
         let devices = (needs_device || lacks_device)

@@ -114,6 +114,11 @@ const OTHER_OPTIONS: &[Row] = &[
         "use --gpu N for the GPU with index N",
     ),
     (
+        &["status", "list"],
+        &["--user", "-u"],
+        "run `mig-mps status --by-user` to see the clients of each user",
+    ),
+    (
         &["status"],
         &["-w"],
         "use --watch to refresh the display, or --columns to select the columns",
@@ -298,7 +303,15 @@ pub(super) fn needless_option(mistake: &UsageMistake<'_>) -> Option<String> {
         .map(|(.., hint)| (*hint).to_owned())
 }
 
-/// Returns the form of an option that goes with others only: `--map` is for ranks, `-np 4` is `-n 4`.
+/// Returns the hint for a command without the profile that it needs.
+pub(super) fn missing_profile(mistake: &UsageMistake<'_>) -> Option<String> {
+    let command = mistake.command;
+    mistake.lacks("<PROFILE>").then(|| {
+        format!("give the path of a profile, or a built-in profile: `mig-mps {command} balanced`")
+    })
+}
+
+/// Returns the form of an option that goes with others only: `--map` is for ranks, `--share` for copies, `-np 4` is `-n 4`.
 pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
     if mistake.command != "run" {
         return None;
@@ -311,8 +324,13 @@ pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
             number(at).map_or("N", String::as_str)
         ));
     }
-    let has_map = own.iter().any(|word| word.starts_with("--map"));
-    let is_missing = mistake.error.kind() == ErrorKind::MissingRequiredArgument;
-    (has_map && is_missing && mistake.lacks("--by-rank"))
-        .then(|| "add --by-rank or --private; --map spreads ranks".to_owned())
+    let has = |option: &str| own.iter().any(|word| word.starts_with(option));
+    let hint = if has("--map") && mistake.lacks("--by-rank") {
+        "add --by-rank or --private; --map spreads ranks"
+    } else if has("--share") && mistake.lacks("--copies") {
+        "add -n N, the number of copies; --share divides the SMs of a device among them"
+    } else {
+        return None;
+    };
+    Some(hint.to_owned())
 }

@@ -13,7 +13,10 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("down", &["stop", "delete", "destroy", "remove", "rm"]),
     ("set", &["limit", "modify", "edit"]),
     ("kill", &["end", "terminate", "evict"]),
-    ("status", &["show", "ps", "top", "info", "get", "describe"]),
+    (
+        "status",
+        &["show", "stats", "ps", "top", "info", "get", "describe"],
+    ),
     (
         "status --by-user",
         &["who", "w", "users", "clients", "jobs", "squeue"],
@@ -76,7 +79,11 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ),
     ("explain device-hung", &["hang", "hangs", "hung"]),
     ("help concepts", &["words", "mps", "mig", "slice", "slices"]),
-    ("help profile", &["settings", "configuration"]),
+    ("help profile", &["settings", "configuration", "sharing"]),
+    (
+        "help install",
+        &["install", "uninstall", "upgrade", "update"],
+    ),
 ];
 
 /// Returns the words of other programs for a command, such as `up` or `help running`, with those for its options.

@@ -230,8 +230,16 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
     let foreign: &'static [(u8, u8, u32)] = Box::leak(Box::new(others));
     let to_group = |pipe: &Path| std::os::unix::fs::chown(pipe, None, Some(61_003)).unwrap();
     let cases: [(&str, &str, Breaks<'_>); 8] = [
-        ("user:nobody", "its users may not enter it", &list(0, &[])),
-        ("user:nobody", "its users may not enter it", &mode(0o700)),
+        (
+            "user:nobody",
+            "the users of the device may not enter it",
+            &list(0, &[]),
+        ),
+        (
+            "user:nobody",
+            "the users of the device may not enter it",
+            &mode(0o700),
+        ),
         (
             "user:nobody",
             "the user 61001 may enter it",
@@ -243,13 +251,21 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
             &list(7, foreign),
         ),
         ("user:nobody", "every user may enter it", &mode(0o711)),
-        ("group:nogroup", "its users may not enter it", &mode(0o700)),
         (
             "group:nogroup",
-            "its users may not enter it, the group 61003 may enter it",
+            "the users of the device may not enter it",
+            &mode(0o700),
+        ),
+        (
+            "group:nogroup",
+            "the users of the device may not enter it, the group 61003 may enter it",
             &to_group,
         ),
-        ("one-at-a-time", "its users may not enter it", &mode(0o750)),
+        (
+            "one-at-a-time",
+            "the users of the device may not enter it",
+            &mode(0o750),
+        ),
     ];
     for (serve, said, breaks) in cases {
         let sim = serving(serve);
@@ -311,18 +327,38 @@ fn other_permissions_of_a_log_directory_are_found_and_reset() {
         }
     };
     let cases: [(&str, &str, Breaks<'_>); 8] = [
-        ("user:nobody", "its users may not read it", &list(5, 0, &[])),
-        ("user:nobody", "its users may not read it", &list(1, 5, &[])),
-        ("user:nobody", "its users may not read it", &mode(0o700)),
+        (
+            "user:nobody",
+            "the users of the device may not read it",
+            &list(5, 0, &[]),
+        ),
+        (
+            "user:nobody",
+            "the users of the device may not read it",
+            &list(1, 5, &[]),
+        ),
+        (
+            "user:nobody",
+            "the users of the device may not read it",
+            &mode(0o700),
+        ),
         (
             "user:nobody",
             "the user 61001 may write to it, the group 61002 may enter it",
             &list(5, 7, &[(2, 7, 61_001), (8, 5, 61_002)]),
         ),
         ("user:nobody", "every user may enter it", &mode(0o755)),
-        ("group:nogroup", "its users may not read it", &mode(0o710)),
+        (
+            "group:nogroup",
+            "the users of the device may not read it",
+            &mode(0o710),
+        ),
         ("group:nogroup", "every user may enter it", &mode(0o755)),
-        ("one-at-a-time", "its users may not read it", &mode(0o711)),
+        (
+            "one-at-a-time",
+            "the users of the device may not read it",
+            &mode(0o711),
+        ),
     ];
     for (serve, said, breaks) in cases {
         let sim = serving(serve);
@@ -373,7 +409,10 @@ fn other_permissions_of_both_directories_are_reset_together() {
         .run(&["plan", profile.to_str().unwrap()])
         .ended(0)
         .stdout;
-    assert_contains(&plan, "its users may not enter it; its log directory has");
+    assert_contains(
+        &plan,
+        "the users of the device may not enter it; its log directory has",
+    );
     sim.up(&text, &[]).ended(0);
     assert_eq!(problems(&sim.status()), []);
 }

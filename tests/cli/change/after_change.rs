@@ -174,8 +174,8 @@ fn what_a_user_can_change_is_refused_and_named() {
     some programs in DIR failed or did not run after the last change of the devices:
       10-open was not run: DIR/10-open: others can write to it
       15-group was not run: DIR/15-group: its group can write to it
-      20-theirs was not run: DIR/20-theirs: it belongs to nobody
-      30-link was not run: NODE/target: it belongs to nobody
+      20-theirs was not run: DIR/20-theirs: it belongs to user nobody
+      30-link was not run: NODE/target: it belongs to user nobody
     hint: examine DIR/10-open, then run `chown root DIR/10-open` and `chmod go-w DIR/10-open`
     hint: examine DIR/15-group, then run `chown root DIR/15-group` and `chmod go-w DIR/15-group`
     hint: examine DIR/20-theirs, then run `chown root DIR/20-theirs` and `chmod go-w DIR/20-theirs`

@@ -421,7 +421,7 @@ fn a_history_that_another_user_can_change_is_not_applied() {
     refused("others can write to it");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     chown(&path, Some(NOBODY), None).unwrap();
-    refused("it belongs to nobody");
+    refused("it belongs to user nobody");
     // What is applied next is recorded all the same.
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(listed(&sim), ["1 profile.toml"]);

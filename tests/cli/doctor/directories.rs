@@ -66,9 +66,11 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     let pipe = sim.pipe("0.2");
     fs::set_permissions(&pipe, Permissions::from_mode(0o700)).unwrap();
     let report = doctor(&sim, &[]);
-    let command = report
-        .check("pipe-access")
-        .is("fail", Some("0.2"), "its users may not enter");
+    let command = report.check("pipe-access").is(
+        "fail",
+        Some("0.2"),
+        "the users of the device may not enter",
+    );
     assert_eq!(command, "mig-mps up");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
     // A directory above is in the way as well, of every device.

@@ -126,7 +126,7 @@ fn a_damaged_boot_id_makes_no_daemon_dead() {
     sim.run(&["down", "0.2"]).ended(0);
 }
 
-/// In a user namespace that does not map root, everything belongs to nobody.
+/// In a user namespace that does not map root, everything belongs to user nobody.
 #[test]
 fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
     needs_root!();

@@ -106,10 +106,11 @@ fn what_is_written_for_a_node_is_applied_there() {
          3 × 2g.20gb (19.5 GiB, 28 SMs) + 1 × 1g.20gb (19.5 GiB, 14 SMs)
       2  all of one size: 4 devices
          |1g.20gb    |1g.20gb    |1g.20gb    |1g.20gb    |
-         4 × 1g.20gb (19.5 GiB, 14 SMs)
+         4 × 1g.20gb (19.5 GiB, 14 SMs); uses 56 of 98 SMs
       3  one as large as possible: 4 devices
          |4g.40gb                |1g   |1g   |1g   |.....|
-         1 × 4g.40gb (39.2 GiB, 56 SMs) + 3 × 1g.10gb (9.5 GiB, 14 SMs)
+         1 × 4g.40gb (39.2 GiB, 56 SMs) + 3 × 1g.10gb (9.5 GiB, 14 SMs); uses 7 of
+         8 memory slices
       4  many sizes: 4 devices
          |1g   |1g   |2g.20gb    |3g.40gb                |
          1 × 3g.40gb (39.2 GiB, 42 SMs) + 1 × 2g.20gb (19.5 GiB, 28 SMs) +

@@ -140,7 +140,7 @@ fn root_is_warned_of_programs_that_another_user_can_change() {
     assert_eq!(of(&["status"]), [""; 0]);
     // A link of root's in a directory of theirs.
     chown(&theirs, Some(NOBODY), None).unwrap();
-    let found = expected(control, "/theirs: it belongs to nobody");
+    let found = expected(control, "/theirs: it belongs to user nobody");
     for words in [
         &["status"][..],
         &["doctor"],

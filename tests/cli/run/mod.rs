@@ -394,7 +394,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     };
     assert_snapshot!(refused(&["--profile", "3g"]), @"
     error: no device with a daemon matches
-    hint: run `mig-mps status` to see the devices
+    hint: choose one of the sizes on this node: --profile 1g.10gb or 2g.20gb
     ");
     assert_snapshot!(refused(&["--product", "H100"]), @"
     error: no device with a daemon matches
@@ -404,7 +404,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
         sim.kill_daemon(name);
     }
     assert_snapshot!(refused(&[]), @"
-    error: none of 2 devices accepts a program now:
+    error: none of 2 devices accepts the program:
       device 0.0 accepts no programs: its daemon has died
       device 0.2 accepts no programs: its daemon has died
     hint: run `mig-mps status` to see the state of each device

@@ -385,7 +385,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     sim.node.node().reboot().unwrap();
     let status = sim.status();
     assert_eq!(in_state(&status, "dead"), ["0.0", "0.2"]);
-    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is from an earlier boot: run `up` to start it again, or `mig-mps down 0.2` to remove it");
+    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is from an earlier boot: run `up` to start it again, or `mig-mps down 0.2` to remove its record");
 }
 
 /// A device that another command destroys between two calls of NVML is read again, and is no problem of the node's.

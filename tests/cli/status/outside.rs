@@ -175,7 +175,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     assert_contains(
         &ran.stderr,
         &format!(
-            "error: its users may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir}`)"
+            "error: the users of the device may not enter {run_dir}, which leads to the daemon of device 0\nhint: give users access (`chmod o+x {run_dir}`)"
         ),
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;

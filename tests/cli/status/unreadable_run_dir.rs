@@ -142,7 +142,7 @@ fn in_a_user_namespace_the_remedy_is_to_leave_it() {
     inside.arg("heal").env_clear().envs(sim.node.env());
     let heal = Ran::of(inside.uid(NOBODY).gid(NOBODY)).ended(1).stderr;
     // The first part of the path that belongs to somebody else: where the nodes lie decides which.
-    assert_contains(&heal, ": it belongs to nobody\n");
+    assert_contains(&heal, ": it belongs to user nobody\n");
     let remedy =
         "hint: run this command outside the user namespace, which does not map the owner of /";
     assert_contains(&heal, remedy);

@@ -162,7 +162,9 @@ pub fn render_choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]
                 keep_together(&format!("{count} × {} ({facts})", profile.name))
             })
             .collect();
-        for line in wrap_text(&parts.join(" + "), 74) {
+        let unused = partition.clone().find_unused(&group.profiles);
+        let usage = unused.map_or_else(String::new, |unused| format!("; {}", unused.usage()));
+        for line in wrap_text(&(parts.join(" + ") + &usage), 74) {
             let _ = writeln!(text, "     {line}");
         }
     }

@@ -28,8 +28,8 @@ fn root_reads_no_users_records() {
     ] {
         let ran = Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &theirs));
         assert!(
-            ran.stderr.contains("it belongs to nobody")
-                || ran.stdout.contains("it belongs to nobody"),
+            ran.stderr.contains("it belongs to user nobody")
+                || ran.stdout.contains("it belongs to user nobody"),
             "{args:?}: {}{}",
             ran.stdout,
             ran.stderr
@@ -111,9 +111,9 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     fs::create_dir(&hers).unwrap();
     chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
-    assert_contains(&ran.stderr, "it belongs to nobody");
+    assert_contains(&ran.stderr, "it belongs to user nobody");
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
-    assert_contains(&ran.stderr, "it belongs to nobody");
+    assert_contains(&ran.stderr, "it belongs to user nobody");
     // A link of hers on the way.
     let link = sim.node.run_dir().with_file_name("l");
     symlink(sim.node.dir(), &link).unwrap();
@@ -126,7 +126,7 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     )
     .unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
-    assert_contains(&ran.stderr, "it is a link that belongs to nobody");
+    assert_contains(&ran.stderr, "it is a link that belongs to user nobody");
     assert_eq!(sim.happened("daemon start"), 0);
 }
 

@@ -201,7 +201,7 @@ fn what_she_has_put_there_is_looked_at_by_nobody() {
     fs::create_dir_all(earlier.pipe.join("control_lock/mine")).unwrap();
     let logs = sim.run(&["logs", "0"]);
     assert!(!logs.stdout.contains("root's"), "{logs:?}");
-    assert_contains(&logs.stderr, "it belongs to nobody");
+    assert_contains(&logs.stderr, "it belongs to user nobody");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up(&whole(HERS), &["--yes"]).ended(0);
     earlier.is_replaced();

@@ -153,13 +153,13 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
     ];
     assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
     assert_snapshot!(runs.map(|ran| place.said(&ran)).concat(), @"
-    error: cannot write /hers/link/file: it is a link that belongs to nobody
+    error: cannot write /hers/link/file: it is a link that belongs to user nobody
     hint: choose another path
-    error: cannot write manual pages to /hers/link: it is a link that belongs to nobody
+    error: cannot write manual pages to /hers/link: it is a link that belongs to user nobody
     hint: choose another path
-    error: cannot write units to /hers/link: it is a link that belongs to nobody
+    error: cannot write units to /hers/link: it is a link that belongs to user nobody
     hint: choose another path
-    error: cannot write the trace file of MIG_MPS_LOG: /hers/link/trace: it is a link that belongs to nobody
+    error: cannot write the trace file of MIG_MPS_LOG: /hers/link/trace: it is a link that belongs to user nobody
     hint: choose another path
     ");
     // A second name of a file of root's: the kernel lets users make one unless fs.protected_hardlinks is set.
