@@ -261,37 +261,32 @@ impl Slurm {
 const CLOSED_STATES: [&str; 3] = ["DRAIN", "DRAINED", "DOWN"];
 const BUSY_STATES: [&str; 3] = ["MIXED", "ALLOCATED", "COMPLETING"];
 
+/// Returns the words of a node's state, such as `IDLE` and `DRAIN`, in the output of `scontrol show node`.
+fn state_words(shown: &str) -> impl Iterator<Item = &str> {
+    let state = shown
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("State="));
+    let words = state.into_iter().flat_map(|state| state.split('+'));
+    // A character such as `*` may follow each word.
+    words.map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+}
+
 fn is_drained(shown: &str) -> bool {
-    let value_of = |key| {
-        shown
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix(key))
-    };
-    let Some(state) = value_of("State=") else {
-        return false;
-    };
-    let has_one_of = |words: [&str; 3]| {
-        state
-            .split('+')
-            // A character such as `*` may follow.
-            .map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
-            .any(|word| words.contains(&word))
-    };
-    let is_free = value_of("CPUAlloc=").is_none_or(|count: &str| count == "0");
+    let has_one_of = |words: [&str; 3]| state_words(shown).any(|word| words.contains(&word));
+    let mut counts = shown
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("CPUAlloc="));
+    let is_free = counts.next().is_none_or(|count| count == "0");
     has_one_of(CLOSED_STATES) && !has_one_of(BUSY_STATES) && is_free
 }
 
 fn drain_reason(shown: &str) -> Option<&str> {
-    let value_of = |key| {
-        shown
-            .lines()
-            .find_map(|line| line.trim_start().strip_prefix(key))
-    };
-    let state = value_of("State=")?.split_whitespace().next()?;
-    if !state.split('+').any(|word| word == "DRAIN") {
+    if !state_words(shown).any(|word| ["DRAIN", "DRAINED"].contains(&word)) {
         return None;
     }
-    let reason = value_of("Reason=")?;
+    let reason = shown
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("Reason="))?;
     Some(reason.rsplit_once(" [").map_or(reason, |(own, _)| own))
 }
 
@@ -384,6 +379,40 @@ mod tests {
     #[test]
     fn a_drained_node_has_a_reason() {
         assert_eq!(drain_reason(SHOWN), Some("mig-mps: 0.4 hangs"));
+    }
+
+    #[test]
+    fn a_node_without_jobs_that_gets_none_is_drained() {
+        let shown = |state: &str| format!("NodeName=n1 CPUAlloc=0 CPUTot=8\n   {state}\n");
+        for drained in [
+            "IDLE*+DRAIN",
+            "IDLE+DRAIN*",
+            "DRAINED",
+            "DOWN",
+            "DOWN*+DRAIN",
+        ] {
+            assert!(is_drained(&shown(&format!("State={drained}"))), "{drained}");
+        }
+        for other in [
+            "MIXED+DRAIN",
+            "ALLOCATED*+DRAIN",
+            "IDLE+COMPLETING+DRAIN",
+            "IDLE",
+            "",
+        ] {
+            assert!(!is_drained(&shown(&format!("State={other}"))), "{other}");
+        }
+        assert!(!is_drained(&shown("Reason=none")), "there is no state");
+        let busy = shown("State=IDLE+DRAIN").replace("CPUAlloc=0", "CPUAlloc=2");
+        assert!(!is_drained(&busy));
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_has_a_reason_too() {
+        for state in ["IDLE*+DRAIN", "IDLE+DRAIN*", "DOWN+DRAIN"] {
+            let shown = SHOWN.replace("IDLE+DRAIN", state);
+            assert_eq!(drain_reason(&shown), Some("mig-mps: 0.4 hangs"), "{state}");
+        }
     }
 
     #[test]
