@@ -6,7 +6,7 @@ use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
 use super::up::{Planner, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
-use crate::node::{Gpu, lost_gpu_hint};
+use crate::node::{Gpu, LOST_GPU_REMEDY};
 use crate::nvml::compute_mode_name;
 use crate::profile::{Block, WholeGpu};
 use crate::state::DeviceKey;
@@ -50,7 +50,7 @@ impl<'a> Planner<'a> {
             ));
         }
         if let Some((_, why)) = lost_gpus_of(self, block).next() {
-            return Err(incomplete_error(whole, why, &lost_gpu_hint()));
+            return Err(incomplete_error(whole, why, LOST_GPU_REMEDY));
         }
         if let Some(absent) = describe_absent_gpus(self, block) {
             return Err(incomplete_error(
@@ -141,28 +141,16 @@ impl<'a> Planner<'a> {
                 Some(name_of_gpu) => (name_of_gpu, " --force"),
                 None => (name, ""),
             };
-            let indices = served
-                .record
-                .joint_gpus
-                .iter()
-                .map(Some)
-                .chain(std::iter::repeat(None));
-            let mut gpus = served.record.key.joint.iter().zip(indices);
-            let why = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
-                None => {
-                    let mut lost = self.node.lost_gpus();
-                    let its = lost.find(|(lost, _)| Some(lost) == index);
-                    let why =
-                        its.map_or_else(|| format!("{uuid} does not exist"), |(_, why)| why.into());
-                    Some((why, ""))
-                }
+            let mut gpus = served.record.gpus_with_indices();
+            let obstacle = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
+                None => Some((self.node.absent_gpu_problem(uuid, index), "")),
                 Some(other) if self.leaves_alone(other) => {
                     let why = format!("GPU {} is left as it is", other.index);
-                    Some((why, "select all its GPUs, or "))
+                    Some((Problem::without_hint(why), "select all its GPUs, or "))
                 }
                 Some(_) => None,
             });
-            if let Some((why, remedy)) = why {
+            if let Some((why, remedy)) = obstacle {
                 let what = format!(
                     "GPU {} is part of the joint device {name}, but {why}",
                     gpu.index
