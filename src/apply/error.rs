@@ -72,6 +72,7 @@ impl FailedStep {
             what: describe(&self.cause),
             hint: self.cause.hint(),
             public_reason: self.cause.without_holders().map(|cause| describe(&cause)),
+            ..Problem::default()
         }
     }
 }

@@ -43,21 +43,19 @@ impl<'a> Planner<'a> {
         }
         if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
             let why = format!("GPU {} is left out", out.index);
-            return Err(incomplete_error(
-                whole,
-                &why,
-                "find out why that GPU is left out",
-            ));
+            let hint = "find out why that GPU is left out";
+            return Err(incomplete_problem(whole, &why, hint).into());
         }
-        if let Some((_, why)) = lost_gpus_of(self, block).next() {
-            return Err(incomplete_error(whole, why, LOST_GPU_REMEDY));
+        if let Some((lost, why)) = lost_gpus_of(self, block).next() {
+            let problem = Problem {
+                reason_of_gpu: Some(lost),
+                ..incomplete_problem(whole, why, LOST_GPU_REMEDY)
+            };
+            return Err(problem.into());
         }
         if let Some(absent) = describe_absent_gpus(self, block) {
-            return Err(incomplete_error(
-                whole,
-                &absent,
-                "run `mig-mps list` to see the GPUs",
-            ));
+            let hint = "run `mig-mps list` to see the GPUs";
+            return Err(incomplete_problem(whole, &absent, hint).into());
         }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
@@ -157,7 +155,10 @@ impl<'a> Planner<'a> {
                 );
                 let hint =
                     format!("{remedy}stop its daemon first with `mig-mps down {stopped}{option}`");
-                return Err(Problem::new(what, hint));
+                return Err(Problem {
+                    reason_of_gpu: why.gpu,
+                    ..Problem::new(what, hint)
+                });
             }
         }
         Ok(())
@@ -172,11 +173,11 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The refusal of a joint device that cannot have all its GPUs.
-fn incomplete_error(whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
+/// The problem of a joint device that cannot have all its GPUs.
+fn incomplete_problem(whole: &WholeGpu, why: &str, hint: &str) -> Problem {
     let name = whole
         .name
         .as_ref()
         .map_or("the joint device", |(name, _)| name);
-    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint).into()
+    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
 }
