@@ -642,7 +642,7 @@ fn up_does_not_touch_what_was_planted() {
     let target = sim.node.dir().join("target");
     let plant: [(&str, &dyn Fn()); 4] = [
         ("it is a symbolic link", &|| {
-            symlink(&target, &control).unwrap()
+            symlink(&target, &control).unwrap();
         }),
         ("it is not a regular file", &|| {
             shell(format!("mkfifo {}", control.display())).ended(0);
