@@ -72,6 +72,11 @@ pub trait Failure: std::error::Error + Send + Sync + 'static {
         None
     }
 
+    /// True if the advice ends with the command that failed, to be run again.
+    fn hint_repeats_command(&self) -> bool {
+        false
+    }
+
     /// All advice, each piece once.
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()
@@ -94,6 +99,9 @@ pub struct Problem {
     pub what: String,
     /// The remedy; null if none is known.
     pub hint: Option<String>,
+    /// The index of the GPU whose reason `why` repeats; absent if it repeats none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_of_gpu: Option<u32>,
     /// The reason without processes, whose command lines are not for every user; `None` if it names none.
     #[serde(skip)]
     pub public_reason: Option<String>,
@@ -129,18 +137,16 @@ impl Problem {
     }
 
     /// Returns these without those that say what another one says: GPUs that the same processes hold have the same reason, and a
-    /// joint device has the reason of one of its GPUs.
+    /// joint device may repeat the reason of one of its GPUs.
     pub fn distinct(problems: &[Self]) -> Vec<&Self> {
-        let is_said_by = |one: &Self, other: &Self| {
-            let start = other.what.strip_suffix(one.what.as_str());
-            start.is_some_and(|start| start.ends_with(": ") || start.ends_with(", and "))
+        let is_repeated = |one: &Self| {
+            let is_of_gpu = one.gpu.is_some() && one.device.is_none();
+            is_of_gpu && problems.iter().any(|other| other.reason_of_gpu == one.gpu)
         };
         let mut distinct: Vec<&Self> = Vec::new();
         for one in problems {
             let is_same = |known: &&Self| known.device == one.device && known.what == one.what;
-            let is_said =
-                distinct.iter().any(is_same) || problems.iter().any(|other| is_said_by(one, other));
-            if !is_said {
+            if !is_repeated(one) && !distinct.iter().any(is_same) {
                 distinct.push(one);
             }
         }
@@ -185,6 +191,26 @@ impl Failure for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_that_another_problem_repeats_is_left_out() {
+        let on_gpu = |gpu, what: &str| Problem {
+            gpu: Some(gpu),
+            ..Problem::without_hint(what)
+        };
+        let lost = on_gpu(1, "GPU 1 is lost");
+        let joint = Problem {
+            reason_of_gpu: Some(1),
+            ..on_gpu(0, "device pair needs all its GPUs, and GPU 1 is lost")
+        };
+        let other = on_gpu(2, "is lost");
+        let problems = [lost.clone(), joint.clone(), joint.clone(), other.clone()];
+        assert_eq!(Problem::distinct(&problems), [&joint, &other]);
+        // The words do not matter.
+        let similar = on_gpu(3, "GPU 3 waits: is lost");
+        let problems = [other, similar, lost];
+        assert_eq!(Problem::distinct(&problems).len(), 3);
+    }
 
     #[test]
     fn an_empty_hint_is_none() {

@@ -72,6 +72,7 @@ impl FailedStep {
             what: describe(&self.cause),
             hint: self.cause.hint(),
             public_reason: self.cause.without_holders().map(|cause| describe(&cause)),
+            ..Problem::default()
         }
     }
 }
@@ -177,14 +178,14 @@ impl Failure for ApplyError {
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.group_by_cause();
-        let causes = kinds.iter().map(|alike| alike[0].cause.hint());
-        for hint in causes.flatten() {
+        let causes = kinds.iter().map(|alike| &alike[0].cause);
+        for hint in causes.clone().filter_map(Failure::hint) {
             if !hints.contains(&hint) {
                 hints.push(hint);
             }
         }
         // A remedy that ends with the same command says it already.
-        if unfinished && !hints.iter().any(|hint| hint.contains("again")) {
+        if unfinished && !causes.clone().any(Failure::hint_repeats_command) {
             hints.push(again);
         }
         hints
@@ -267,5 +268,53 @@ impl fmt::Display for ApplyError {
             );
         }
         f.write_str(&lines.join("\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    use super::*;
+    use crate::host::FileError;
+    use crate::nvml::{Code, NvmlError};
+
+    /// The error of a run that could not undo what it did.
+    fn unfinished(cause: Cause) -> ApplyError {
+        let mut error = ApplyError::at_start(cause);
+        error.rolled_back.stands.push("an instance".to_owned());
+        error
+    }
+
+    #[test]
+    fn the_same_command_is_hinted_at_once() {
+        let full = FileError::from(ErrorKind::StorageFull);
+        let in_the_way = FileError::from(ErrorKind::NotADirectory);
+        let out_of_memory = NvmlError::Refused {
+            call: "nvmlInit_v2",
+            subject: String::new(),
+            code: Code(20),
+        };
+        let holders = Vec::new();
+        let busy = Cause::Busy {
+            holders,
+            hidden: 0,
+            stops_services: false,
+        };
+        let causes = [
+            (Cause::NoDevice, 1),
+            (busy, 1),
+            (full.into(), 1),
+            (out_of_memory.into(), 1),
+            (Cause::Pending, 1),
+            // A path is no advice.
+            (in_the_way.at(Path::new("/again")).into(), 2),
+            (Cause::StillClient, 2),
+        ];
+        for (cause, count) in causes {
+            let hints = unfinished(cause).hints();
+            assert_eq!(hints.len(), count, "{hints:?}");
+        }
     }
 }

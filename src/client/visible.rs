@@ -1,6 +1,7 @@
 //! The devices that a program of the caller would see without mig-mps: those in `CUDA_VISIBLE_DEVICES`, or those that Slurm
 //! has given to the job.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -112,7 +113,7 @@ impl DeviceList {
     }
 
     /// Returns the positions of the GPUs of a joint device that are in the list, in order.
-    pub fn gpus_of(&self, node: &Node, record: &DeviceRecord) -> Result<Vec<usize>, NotVisible> {
+    fn gpus_of(&self, node: &Node, record: &DeviceRecord) -> Result<Vec<usize>, NotVisible> {
         let mut found = BTreeSet::new();
         for word in &self.words {
             let gpu = match word.parse() {
@@ -198,6 +199,19 @@ pub fn visible_devices(
         return Err(NotVisible::NoDevice);
     }
     Ok(all)
+}
+
+/// Returns the positions of the GPUs of a device that a program of the caller may use: of a joint device, those that a
+/// variable lists. Only such a list needs the node.
+pub fn usable_gpus<N: Borrow<Node>, E: From<NotVisible>>(
+    record: &DeviceRecord,
+    node: impl FnOnce() -> Result<N, E>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<usize>, E> {
+    match DeviceList::of_caller(variable).filter(|_| record.key.is_joint()) {
+        Some(list) => Ok(list.gpus_of(node()?.borrow(), record)?),
+        None => Ok(record.gpu_positions()),
+    }
 }
 
 /// Returns the devices of the daemon with this pipe directory, by their ordinals, if mig-mps has started the daemon.

@@ -36,11 +36,20 @@ fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<bool>
     }
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let after = AfterChange::open_or_create(&run_dir)?;
+    note_in(&after, &run_dir, environment, outcome)
+}
+
+fn note_in(
+    after: &AfterChange,
+    run_dir: &RunDir,
+    environment: &Environment,
+    outcome: &Outcome,
+) -> Result<bool> {
     let shown = shown_devices(&outcome.node);
-    let is_new = after.has_unnoted_change(&run_dir)? || after.has_unnoted_devices(shown.as_ref());
+    let is_new = after.has_unnoted_change(run_dir)? || after.has_unnoted_devices(shown.as_ref());
     if is_new {
         let document = to_json_text(&outcome.document(environment))?;
-        after.note_change(&run_dir, shown, &document)?;
+        after.note_change(run_dir, shown, &document)?;
     }
     Ok(is_new)
 }
@@ -79,8 +88,9 @@ fn run_pending(environment: &Environment) -> Result<()> {
     let Some(programs) = environment.programs_after_change() else {
         return Ok(());
     };
-    note_missed_change(environment)?;
-    let after = AfterChange::open_or_create(&RunDir::at(&environment.roots_run_dir()))?;
+    let run_dir = RunDir::at(&environment.roots_run_dir());
+    let after = AfterChange::open_or_create(&run_dir)?;
+    note_missed_change(&after, &run_dir, environment)?;
     let mut followers = Followers {
         environment,
         programs: &programs,
@@ -108,9 +118,12 @@ fn run_pending(environment: &Environment) -> Result<()> {
 }
 
 /// Notes a change of which the command has failed, or was killed.
-fn note_missed_change(environment: &Environment) -> Result<()> {
-    let run_dir = RunDir::at(&environment.roots_run_dir());
-    if !AfterChange::open_or_create(&run_dir)?.has_unnoted_change(&run_dir)? {
+fn note_missed_change(
+    after: &AfterChange,
+    run_dir: &RunDir,
+    environment: &Environment,
+) -> Result<()> {
+    if !after.has_unnoted_change(run_dir)? {
         return Ok(());
     }
     match lock_node(environment, &environment.directories()?, Duration::ZERO) {
@@ -119,7 +132,8 @@ fn note_missed_change(environment: &Environment) -> Result<()> {
         taken => {
             let _lock = taken?;
             let node = observe(environment, Detail::CLIENTS)?;
-            note_under_lock(environment, &Outcome::new(Plan::default(), node)).map(drop)
+            let outcome = Outcome::new(Plan::default(), node);
+            note_in(after, run_dir, environment, &outcome).map(drop)
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, format_gpus, to_printable};
-use crate::node::{Device, Gpu, Node, lost_gpu_hint};
+use crate::node::{Device, Gpu, LOST_GPU_REMEDY, Node};
 use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
 use crate::render::{examples_and_statuses, format_time_taken, note, report, warn};
@@ -146,7 +146,7 @@ impl DownArgs {
             format_gpus(&gpus),
             reasons.join("; ")
         ));
-        Some(error.with_hint(format!("{}, then run this command again", lost_gpu_hint())))
+        Some(error.with_hint(format!("{LOST_GPU_REMEDY}, then run this command again")))
     }
 }
 

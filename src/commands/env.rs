@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
-use crate::client::{ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables};
+use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables, usable_gpus};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
@@ -78,7 +78,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
             "device {name} is closed to new programs by {closing}"
         ));
     }
-    let gpus = gpus_of_caller(environment, &served.record)?;
+    let gpus = observe_usable_gpus(environment, &served.record)?;
     if let Some(
         format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s | EnvFormat::Compose),
     ) = args.format
@@ -231,29 +231,10 @@ pub fn check_joint_name(node: &Node, served: &Served, word: &str) -> Result<()> 
     )))
 }
 
-/// Returns the positions of the GPUs of a device that the caller's programs may use. On a joint device, a variable may list
-/// some of its GPUs.
-pub fn gpus_of_caller(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
-    let Some(list) = DeviceList::of_caller(environment_variable).filter(|_| record.key.is_joint())
-    else {
-        return Ok(record.gpu_positions());
-    };
-    let node = observe(environment, Detail::GEOMETRY)?;
-    Ok(list.gpus_of(&node, record)?)
-}
-
-/// Returns the environment of a device's client that inherits the caller's. The caller's own limits hold, unless there are
-/// others; refuses a memory limit that cannot be read.
-pub fn variables_with_caller_limits(
-    served: &Served,
-    environment: &Environment,
-    options: &ClientOptions,
-    gpus: &[usize],
-) -> Result<Variables> {
-    let options = options.with_caller_limits(&served.record)?;
-    options.check_against(&served.record.settings)?;
-    let variables = Variables::for_gpus(environment, served, &options, gpus);
-    Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
+/// Returns the positions of the GPUs of a device that the caller's programs may use, of a node of which only records are known.
+pub fn observe_usable_gpus(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
+    let node = || observe(environment, Detail::GEOMETRY).map_err(CommandError::from);
+    usable_gpus(record, node, environment_variable)
 }
 
 /// Returns the environment of a device's clients, also of those in Apptainer's containers. Refuses limits above those of the

@@ -40,7 +40,7 @@ use crate::host::{
     write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
-use crate::node::{Detail, NoSuchDevice, Node, lost_gpu_hint, observe, observe_records};
+use crate::node::{Detail, LOST_GPU_REMEDY, NoSuchDevice, Node, observe, observe_records};
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::Profile;
@@ -75,7 +75,7 @@ pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
         note(&format!("not seen: {hidden}"));
     }
     if let (true, Some((_, why))) = (node.gpus.is_empty(), node.lost_gpus().next()) {
-        return Err(command_error(why).with_hint(lost_gpu_hint()));
+        return Err(command_error(why).with_hint(LOST_GPU_REMEDY));
     }
     if node.gpus.is_empty() {
         let message = format!("the driver ({}) shows no GPU", node.driver);

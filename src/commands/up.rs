@@ -25,9 +25,7 @@ use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Device, Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
 use crate::profile::Profile;
-use crate::render::{
-    self, consequences, examples_and_statuses, note, print, print_styled_note, report, warn,
-};
+use crate::render::{self, consequences, examples_and_statuses, note, print, report, warn};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -240,15 +238,7 @@ fn report_change(
         verified = verify_if_asked(args, environment, node)?;
     }
     outcome.report(environment, &[], &args.consent, verified.as_deref())?;
-    let unmanaged = consequences::render_unmanaged(plan);
-    if !unmanaged.is_empty() {
-        print_styled_note(
-            unmanaged
-                .trim_end()
-                .replace("Unmanaged daemon", "note: unmanaged daemon")
-                .as_str(),
-        );
-    }
+    consequences::note_unmanaged(plan);
     remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
     remark_on_mig_manager(environment);

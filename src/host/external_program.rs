@@ -67,6 +67,13 @@ const NOT_PERMITTED: &[&str] = &[
     "authentication",
 ];
 
+const NOT_SUPPORTED: &[&str] = &["Not Supported"];
+
+const OF_SLURM: &[&str] = &["slurm_"];
+
+/// The refusals whose cause is known.
+const KNOWN_REFUSALS: [&[&str]; 4] = [NOT_PERMITTED, IN_USE, NOT_SUPPORTED, OF_SLURM];
+
 fn contains_any(said: &str, words: &[&str]) -> bool {
     words.iter().any(|words| said.contains(words))
 }
@@ -91,10 +98,10 @@ impl Failure for ToolError {
                 "wait until every program that has /dev/nvidiaN open has exited, also in containers; persistence mode \
                  (disable with `nvidia-smi -pm 0`) and the module nvidia_drm also keep a GPU open"
             }
-            _ if self.was_refused_with(&["Not Supported"]) => {
+            _ if self.was_refused_with(NOT_SUPPORTED) => {
                 "reboot, because this GPU cannot be reset from here, for example in a virtual machine"
             }
-            _ if self.was_refused_with(&["slurm_"]) => {
+            _ if self.was_refused_with(OF_SLURM) => {
                 "run `scontrol ping` to check whether Slurm's controller answers"
             }
             Self::NoSystemd(_) => {
@@ -114,6 +121,16 @@ impl Failure for ToolError {
             Self::Program { error, .. } => return error.hint(),
         };
         Some(hint.to_owned())
+    }
+
+    fn hint_repeats_command(&self) -> bool {
+        let is_known = |words: &&[&str]| self.was_refused_with(words);
+        match self {
+            Self::Refused { .. } | Self::Strange { .. } => !KNOWN_REFUSALS.iter().any(is_known),
+            Self::NotDone { unit, .. } => unit.is_some(),
+            Self::Program { error, .. } => error.hint_repeats_command(),
+            Self::NoSystemd(_) => false,
+        }
     }
 }
 
@@ -261,37 +278,32 @@ impl Slurm {
 const CLOSED_STATES: [&str; 3] = ["DRAIN", "DRAINED", "DOWN"];
 const BUSY_STATES: [&str; 3] = ["MIXED", "ALLOCATED", "COMPLETING"];
 
+/// Returns the words of a node's state, such as `IDLE` and `DRAIN`, in the output of `scontrol show node`.
+fn state_words(shown: &str) -> impl Iterator<Item = &str> {
+    let state = shown
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("State="));
+    let words = state.into_iter().flat_map(|state| state.split('+'));
+    // A character such as `*` may follow each word.
+    words.map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+}
+
 fn is_drained(shown: &str) -> bool {
-    let value_of = |key| {
-        shown
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix(key))
-    };
-    let Some(state) = value_of("State=") else {
-        return false;
-    };
-    let has_one_of = |words: [&str; 3]| {
-        state
-            .split('+')
-            // A character such as `*` may follow.
-            .map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
-            .any(|word| words.contains(&word))
-    };
-    let is_free = value_of("CPUAlloc=").is_none_or(|count: &str| count == "0");
+    let has_one_of = |words: [&str; 3]| state_words(shown).any(|word| words.contains(&word));
+    let mut counts = shown
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("CPUAlloc="));
+    let is_free = counts.next().is_none_or(|count| count == "0");
     has_one_of(CLOSED_STATES) && !has_one_of(BUSY_STATES) && is_free
 }
 
 fn drain_reason(shown: &str) -> Option<&str> {
-    let value_of = |key| {
-        shown
-            .lines()
-            .find_map(|line| line.trim_start().strip_prefix(key))
-    };
-    let state = value_of("State=")?.split_whitespace().next()?;
-    if !state.split('+').any(|word| word == "DRAIN") {
+    if !state_words(shown).any(|word| ["DRAIN", "DRAINED"].contains(&word)) {
         return None;
     }
-    let reason = value_of("Reason=")?;
+    let reason = shown
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("Reason="))?;
     Some(reason.rsplit_once(" [").map_or(reason, |(own, _)| own))
 }
 
@@ -384,6 +396,40 @@ mod tests {
     #[test]
     fn a_drained_node_has_a_reason() {
         assert_eq!(drain_reason(SHOWN), Some("mig-mps: 0.4 hangs"));
+    }
+
+    #[test]
+    fn a_node_without_jobs_that_gets_none_is_drained() {
+        let shown = |state: &str| format!("NodeName=n1 CPUAlloc=0 CPUTot=8\n   {state}\n");
+        for drained in [
+            "IDLE*+DRAIN",
+            "IDLE+DRAIN*",
+            "DRAINED",
+            "DOWN",
+            "DOWN*+DRAIN",
+        ] {
+            assert!(is_drained(&shown(&format!("State={drained}"))), "{drained}");
+        }
+        for other in [
+            "MIXED+DRAIN",
+            "ALLOCATED*+DRAIN",
+            "IDLE+COMPLETING+DRAIN",
+            "IDLE",
+            "",
+        ] {
+            assert!(!is_drained(&shown(&format!("State={other}"))), "{other}");
+        }
+        assert!(!is_drained(&shown("Reason=none")), "there is no state");
+        let busy = shown("State=IDLE+DRAIN").replace("CPUAlloc=0", "CPUAlloc=2");
+        assert!(!is_drained(&busy));
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_has_a_reason_too() {
+        for state in ["IDLE*+DRAIN", "IDLE+DRAIN*", "DOWN+DRAIN"] {
+            let shown = SHOWN.replace("IDLE+DRAIN", state);
+            assert_eq!(drain_reason(&shown), Some("mig-mps: 0.4 hangs"), "{state}");
+        }
     }
 
     #[test]

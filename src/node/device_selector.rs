@@ -272,7 +272,7 @@ impl Failure for NoSuchDevice {
                 )
             }
             Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
-            Self::Lost(_) => lost_gpu_hint(),
+            Self::Lost(_) => LOST_GPU_REMEDY.to_owned(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "choose one device, or all of GPU {wanted} with --gpu {wanted} in commands that accept several"
             ),
@@ -290,13 +290,8 @@ impl Failure for NoSuchDevice {
 }
 
 /// The remedy for a lost GPU.
-pub(super) const LOST_GPU_REMEDY: &str =
+pub const LOST_GPU_REMEDY: &str =
     "run `dmesg | grep NVRM` to find the cause, then reset the GPU or reboot";
-
-/// Returns that remedy as a hint.
-pub fn lost_gpu_hint() -> String {
-    LOST_GPU_REMEDY.to_owned()
-}
 
 pub(super) fn is_index(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit()) && word.parse::<u32>().is_ok()

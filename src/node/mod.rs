@@ -21,15 +21,13 @@ mod snapshot;
 mod state;
 mod stopped;
 
-use device_selector::LOST_GPU_REMEDY;
-
 pub use crate::mps::MpsProgram;
 pub use access::AccessFault;
 pub use applied::Applied;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
 pub use device_selector::{
-    NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, lost_gpu_hint,
+    LOST_GPU_REMEDY, NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex,
 };
 pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, NO_DRIVER, Severity};

@@ -36,18 +36,14 @@ impl Node {
             if !is_known || served.any(|served| is_replaced(&served.record.key)) {
                 return None;
             }
-            let indices = stopped.record.gpu_indices().iter().map(Some);
-            let mut gpus = key
-                .gpus()
-                .iter()
-                .zip(indices.chain(std::iter::repeat(None)));
+            let mut gpus = stopped.record.gpus_with_indices();
             let problem = gpus.find_map(|(uuid, index)| self.problem_of_gpu(uuid, index))?;
             Some((stopped, problem))
         })
     }
 
     /// Returns the reason why a GPU, which had this index, is not there as a whole.
-    fn problem_of_gpu(&self, uuid: &str, index: Option<&u32>) -> Option<Problem> {
+    fn problem_of_gpu(&self, uuid: &str, index: Option<u32>) -> Option<Problem> {
         match self.gpu_with_uuid(uuid) {
             Some(gpu) if gpu.in_mig_mode() => {
                 let remedy = format!("run `{}` to disable MIG mode", self.up_command());
@@ -55,17 +51,22 @@ impl Node {
                 Some(Problem::new(what, remedy))
             }
             Some(_) => None,
-            None => {
-                let mut lost = self.lost_gpus();
-                let its = lost.find(|(lost, _)| Some(lost) == index);
-                Some(match its {
-                    Some((_, why)) => Problem::new(why, LOST_GPU_REMEDY),
-                    None => Problem::new(
-                        format!("{uuid} does not exist"),
-                        "run `mig-mps list` to see the GPUs",
-                    ),
-                })
-            }
+            None => Some(self.absent_gpu_problem(uuid, index)),
+        }
+    }
+
+    /// Returns the reason why a GPU, which had this index, cannot be seen: it is lost, or does not exist.
+    pub fn absent_gpu_problem(&self, uuid: &str, index: Option<u32>) -> Problem {
+        let mut lost = self.lost_gpus();
+        match lost.find(|(lost, _)| Some(*lost) == index) {
+            Some((gpu, why)) => Problem {
+                gpu: Some(gpu),
+                ..Problem::new(why, LOST_GPU_REMEDY)
+            },
+            None => Problem::new(
+                format!("{uuid} does not exist"),
+                "run `mig-mps list` to see the GPUs",
+            ),
         }
     }
 

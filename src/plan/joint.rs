@@ -6,7 +6,7 @@ use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
 use super::up::{Planner, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
-use crate::node::{Gpu, lost_gpu_hint};
+use crate::node::{Gpu, LOST_GPU_REMEDY};
 use crate::nvml::compute_mode_name;
 use crate::profile::{Block, WholeGpu};
 use crate::state::DeviceKey;
@@ -43,21 +43,19 @@ impl<'a> Planner<'a> {
         }
         if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
             let why = format!("GPU {} is left out", out.index);
-            return Err(incomplete_error(
-                whole,
-                &why,
-                "find out why that GPU is left out",
-            ));
+            let hint = "find out why that GPU is left out";
+            return Err(incomplete_problem(whole, &why, hint).into());
         }
-        if let Some((_, why)) = lost_gpus_of(self, block).next() {
-            return Err(incomplete_error(whole, why, &lost_gpu_hint()));
+        if let Some((lost, why)) = lost_gpus_of(self, block).next() {
+            let problem = Problem {
+                reason_of_gpu: Some(lost),
+                ..incomplete_problem(whole, why, LOST_GPU_REMEDY)
+            };
+            return Err(problem.into());
         }
         if let Some(absent) = describe_absent_gpus(self, block) {
-            return Err(incomplete_error(
-                whole,
-                &absent,
-                "run `mig-mps list` to see the GPUs",
-            ));
+            let hint = "run `mig-mps list` to see the GPUs";
+            return Err(incomplete_problem(whole, &absent, hint).into());
         }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
@@ -141,35 +139,26 @@ impl<'a> Planner<'a> {
                 Some(name_of_gpu) => (name_of_gpu, " --force"),
                 None => (name, ""),
             };
-            let indices = served
-                .record
-                .joint_gpus
-                .iter()
-                .map(Some)
-                .chain(std::iter::repeat(None));
-            let mut gpus = served.record.key.joint.iter().zip(indices);
-            let why = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
-                None => {
-                    let mut lost = self.node.lost_gpus();
-                    let its = lost.find(|(lost, _)| Some(lost) == index);
-                    let why =
-                        its.map_or_else(|| format!("{uuid} does not exist"), |(_, why)| why.into());
-                    Some((why, ""))
-                }
+            let mut gpus = served.record.gpus_with_indices();
+            let obstacle = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
+                None => Some((self.node.absent_gpu_problem(uuid, index), "")),
                 Some(other) if self.leaves_alone(other) => {
                     let why = format!("GPU {} is left as it is", other.index);
-                    Some((why, "select all its GPUs, or "))
+                    Some((Problem::without_hint(why), "select all its GPUs, or "))
                 }
                 Some(_) => None,
             });
-            if let Some((why, remedy)) = why {
+            if let Some((why, remedy)) = obstacle {
                 let what = format!(
                     "GPU {} is part of the joint device {name}, but {why}",
                     gpu.index
                 );
                 let hint =
                     format!("{remedy}stop its daemon first with `mig-mps down {stopped}{option}`");
-                return Err(Problem::new(what, hint));
+                return Err(Problem {
+                    reason_of_gpu: why.gpu,
+                    ..Problem::new(what, hint)
+                });
             }
         }
         Ok(())
@@ -184,11 +173,11 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The refusal of a joint device that cannot have all its GPUs.
-fn incomplete_error(whole: &WholeGpu, why: &str, hint: &str) -> Refusal {
+/// The problem of a joint device that cannot have all its GPUs.
+fn incomplete_problem(whole: &WholeGpu, why: &str, hint: &str) -> Problem {
     let name = whole
         .name
         .as_ref()
         .map_or("the joint device", |(name, _)| name);
-    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint).into()
+    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
 }

@@ -6,7 +6,7 @@ use super::gpu_steps::Layout;
 use super::up::{Planner, block_selects};
 use crate::catalog;
 use crate::failure::Problem;
-use crate::node::lost_gpu_hint;
+use crate::node::LOST_GPU_REMEDY;
 use crate::profile::{Block, ProfileError, Span};
 
 /// Refuses where a GPU is lost that a selector names, or that is the only one that it may select.
@@ -16,7 +16,7 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
     }
     for (lost, why) in lost_gpus(planner) {
         if planner.leaves_all_alone() || names_lost_gpu(planner, lost) {
-            let mut hint = lost_gpu_hint();
+            let mut hint = LOST_GPU_REMEDY.to_owned();
             if !planner.is_in_part {
                 hint += "; use `mig-mps up --keep-going` to apply the rest of the profile";
             }
@@ -152,7 +152,7 @@ pub(super) fn missing_parts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Vec
     };
     let lost = lost_gpus(planner).map(|(gpu, why)| Problem {
         gpu: Some(gpu),
-        ..Problem::new(why, lost_gpu_hint())
+        ..Problem::new(why, LOST_GPU_REMEDY)
     });
     let absent = (0..)
         .zip(&planner.profile.blocks)

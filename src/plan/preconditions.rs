@@ -2,7 +2,7 @@
 
 use crate::failure::Problem;
 use crate::host::{Uid, caller, root_hint, user_name};
-use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_gpu_hint, replace_remedy};
+use crate::node::{DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy};
 use crate::state::RunDir;
 
 /// A command that acts on the daemons of devices that the user named.
@@ -133,7 +133,7 @@ fn check_device(device: &Device) -> Result<(), Problem> {
     let name = &device.name;
     if let Some(why) = device.lost_gpu_reason() {
         let what = format!("device {name} cannot be seen: {why}");
-        return Err(Problem::new(what, lost_gpu_hint()));
+        return Err(Problem::new(what, LOST_GPU_REMEDY));
     }
     if device.is_gone() {
         return Err(not_settable(name, "the device no longer exists"));

@@ -6,7 +6,8 @@ use super::refusal::{check_driver_version, check_visible};
 use super::{Action, Close, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
 use crate::failure::Problem;
 use crate::node::{
-    Closer, DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
+    Closer, DaemonState, Device, Gpu, LOST_GPU_REMEDY, Node, Presence, Served, Unseen,
+    restore_remedy,
 };
 use crate::state::{DeviceRecord, InstanceKey, RunDir};
 
@@ -266,7 +267,7 @@ fn absent_device_problem(node: &Node, device: &Device, served: Option<&Served>) 
         Presence::Unseen(unseen) => Problem::new(
             format!("device {name} cannot be seen: {}", unseen.reason()),
             match unseen {
-                Unseen::Gpu { .. } => lost_gpu_hint(),
+                Unseen::Gpu { .. } => LOST_GPU_REMEDY.to_owned(),
                 Unseen::Instances { .. } => "run the command as root".to_owned(),
                 _ => "run `mig-mps doctor` to find the cause".to_owned(),
             },

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format::{format_count, format_time_limit, group_by, shorten_list, wrap_lines};
-use super::output::output_width;
+use super::output::{note, output_width};
 use crate::apply::{Allowed, OnFailure};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
@@ -291,48 +291,84 @@ pub(super) fn describe_kill(kill: &Kill) -> String {
     }
 }
 
-/// Describes these daemons and how each is ended; empty if there are none.
+/// An unmanaged daemon that also serves devices of a plan.
+struct DaemonBeside {
+    /// Says which devices the daemon serves, and what to do about that.
+    text: String,
+    /// The command that ends the daemon, if there is one.
+    command: Option<String>,
+}
+
+/// Said once of all such daemons.
+const TWO_DAEMONS: &str = "Two daemons on a device share it independently of each other.";
+
+/// Describes these daemons for a plan; empty if there are none.
 pub fn render_unmanaged(plan: &Plan) -> String {
+    let mut out = String::new();
+    for daemon in unmanaged_daemons(plan) {
+        let line = wrap_lines(&format!("Unmanaged {}", daemon.text), output_width());
+        let _ = writeln!(out, "{line}");
+        // A command stays in one line: it is there to be pasted.
+        if let Some(command) = daemon.command {
+            let _ = writeln!(out, "  {command}");
+        }
+    }
+    if !out.is_empty() {
+        let _ = writeln!(out, "{TWO_DAEMONS}");
+    }
+    out
+}
+
+/// Prints a note about these daemons after a change.
+pub fn note_unmanaged(plan: &Plan) {
+    let daemons = unmanaged_daemons(plan);
+    let count = daemons.len();
+    for (position, daemon) in daemons.into_iter().enumerate() {
+        let mut text = format!("unmanaged {}", daemon.text);
+        if let Some(command) = daemon.command {
+            let _ = write!(text, "\n  {command}");
+        }
+        if position + 1 == count {
+            let _ = write!(text, "\n{TWO_DAEMONS}");
+        }
+        note(&text);
+    }
+}
+
+fn unmanaged_daemons(plan: &Plan) -> Vec<DaemonBeside> {
     let mut beside = Vec::new();
     for start in plan.starts() {
         for daemon in &start.beside {
             beside.push((daemon, start.name.as_str()));
         }
     }
-    let mut out = String::new();
-    for group in group_by(beside, |a, b| a.0 == b.0) {
+    let groups = group_by(beside, |a, b| a.0 == b.0).into_iter();
+    let described = groups.map(|group| {
         let daemon = group[0].0;
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
         let serves = format!(
-            "Unmanaged daemon {}{} also serves {}",
+            "daemon {}{} also serves {}",
             daemon.pid,
             user.unwrap_or_default(),
             shorten_list(&names),
         );
-        // A command stays in one line: it is there to be pasted.
-        let (line, command) = match &daemon.ending {
+        let (text, command) = match &daemon.ending {
             DaemonEnding::Command {
                 command,
                 is_for_good: true,
-            } => (
-                format!("{serves}. This ends it for good:"),
-                command.as_str(),
-            ),
+            } => (format!("{serves}. This ends it for good:"), Some(command)),
             DaemonEnding::Command { command, .. } => {
-                (format!("{serves}. This ends it:"), command.as_str())
+                (format!("{serves}. This ends it:"), Some(command))
             }
-            DaemonEnding::Advice(advice) => (format!("{serves}: {advice}"), ""),
+            DaemonEnding::Advice(advice) => (format!("{serves}: {advice}"), None),
         };
-        let _ = writeln!(out, "{}", wrap_lines(&line, output_width()));
-        if !command.is_empty() {
-            let _ = writeln!(out, "  {command}");
+        DaemonBeside {
+            text,
+            command: command.cloned(),
         }
-    }
-    if !out.is_empty() {
-        out.push_str("Two daemons on a device share it independently of each other.\n");
-    }
-    out
+    });
+    described.collect()
 }
 
 fn describe_problem(problem: &Problem) -> String {

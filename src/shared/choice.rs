@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{DeviceList, NoAccess, check_client_access, check_user};
+use crate::client::{NoAccess, NotVisible, check_client_access, check_user, usable_gpus};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
@@ -163,8 +163,14 @@ pub fn free_devices<'n>(
             }
             continue;
         }
-        let portion = Portion::for_device(node, device, served);
-        let gpus = usable_gpus(node, served);
+        // If the caller may use no GPU of the device, the start of the program is refused later.
+        let gpus = usable_gpus(
+            &served.record,
+            || Ok::<_, NotVisible>(node),
+            environment_variable,
+        );
+        let gpus = gpus.unwrap_or_default();
+        let portion = Portion::for_device(node, device, served, &gpus);
         match check_client_access(served, user, &gpus)
             .and_then(|()| wanted.check_memory(node, device, served, &gpus))
         {
@@ -284,27 +290,16 @@ pub struct Portion {
 }
 
 impl Portion {
-    /// Returns what a program without limits of its own would get.
-    pub fn for_device(node: &Node, device: &Device, served: &Served) -> Self {
-        let gpus = usable_gpus(node, served);
+    /// Returns what a program without separate limits would get, on the GPUs at these positions.
+    pub fn for_device(node: &Node, device: &Device, served: &Served, gpus: &[usize]) -> Self {
         let settings = &served.record.settings;
         let size = node.size_of(device).unwrap_or_default();
         let tenths = settings.active_thread_percentage.to_tenths();
         Self {
             multiprocessors: size.multiprocessors.map(|sms| sms.usable_at(tenths)),
-            memory: within_limit(served, free_memory(node, device, &gpus)),
+            memory: within_limit(served, free_memory(node, device, gpus)),
             is_of_each_gpu: device.key.is_joint(),
         }
-    }
-}
-
-/// Returns the positions of the GPUs of a device that the program of the caller would see. If it may use none, `run` refuses
-/// it later.
-fn usable_gpus(node: &Node, served: &Served) -> Vec<usize> {
-    let record = &served.record;
-    match DeviceList::of_caller(environment_variable).filter(|_| record.key.is_joint()) {
-        Some(list) => list.gpus_of(node, record).unwrap_or_default(),
-        None => record.gpu_positions(),
     }
 }
 

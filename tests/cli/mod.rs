@@ -2,7 +2,7 @@
 
 mod advice;
 mod advise;
-mod change;
+pub(crate) mod change;
 mod compare;
 mod devices;
 mod doctor;

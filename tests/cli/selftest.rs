@@ -15,7 +15,7 @@ use testkit::{
 };
 
 /// MIG mode, and every instance with its compute instances, of each GPU.
-fn geometry(sim: &Sim) -> Vec<String> {
+pub(super) fn geometry(sim: &Sim) -> Vec<String> {
     let state = sim.node.node().state().unwrap();
     let of_gpu = |gpu: &simnode::node::Gpu| {
         let mut instances: Vec<String> = gpu

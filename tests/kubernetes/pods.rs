@@ -10,6 +10,7 @@ use testkit::{App, Running, Sim, assert_contains, eventually, needs_root, wait_u
 
 use super::kubelet::Kubelet;
 use super::{Plugin, SHARED, SHARES, SMALL, TRAINER, shared};
+use crate::cli::change::stable_files::{Files, go_on_from_earlier_files};
 
 const UID: &str = "6dbbf17e-94e1-4b10-8555-9bfe510c25d5";
 
@@ -157,6 +158,26 @@ fn a_list_that_cannot_be_got_or_written_is_named_with_its_reason() {
     fs::remove_file(sim.machine("var/lib/kubelet/pod-resources/kubelet.sock")).unwrap();
     let why = "the kubelet does not list them: No such file or directory";
     plugin.await_line(&format!("{unknown}{why}"), 1);
+}
+
+#[test]
+fn pods_are_known_from_the_stable_file_of_an_earlier_plugin() {
+    let node = || {
+        let (sim, kubelet, plugin) = cluster();
+        kubelet.admit("default/small-0", SMALL, "0.0::1");
+        await_pods(&sim, &["default/small-0"]);
+        // It would write the file again.
+        drop(plugin);
+        (sim, kubelet)
+    };
+    let files = |sim: &Sim| {
+        let path = sim.node.run_dir().join("pods.json");
+        Files::from([("pods".to_owned(), path)])
+    };
+    go_on_from_earlier_files(node, files, |sim, _kubelet| {
+        let refused = sim.run(&["down", "0.0"]).ended(4);
+        assert_contains(&refused.stderr, "0.0: pod default/small-0\n");
+    });
 }
 
 /// Pods that were not listed for a minute are unknown.

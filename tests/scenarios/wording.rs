@@ -10,7 +10,7 @@ use super::{commands, messages};
 const MOST_SEPARATORS: usize = 2;
 
 /// The words that an advice may begin with.
-const VERBS: [&str; 57] = [
+const VERBS: [&str; 58] = [
     "add",
     "allow",
     "apply",
@@ -25,6 +25,7 @@ const VERBS: [&str; 57] = [
     "decode",
     "delete",
     "disable",
+    "drain",
     "edit",
     "end",
     "examine",

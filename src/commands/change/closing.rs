@@ -15,7 +15,7 @@ use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
-use crate::host::name_devices;
+use crate::host::{join_words, name_devices};
 use crate::node::{Closer, Device, Node};
 use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
@@ -48,8 +48,16 @@ pub(super) struct ClosingProgress {
     is_left_to_heal: bool,
 }
 
+/// The end of a wait for closing daemons.
+enum Waited {
+    /// They have no more programs, or the time is over.
+    Enough,
+    UntilInterrupt,
+}
+
 /// A device that this change has closed.
 struct ClosedDevice {
+    name: String,
     /// Keeps its daemon from ending before the change goes on: programs would run outside MPS. `None` if no client could be
     /// started.
     held: Option<HeldClient>,
@@ -182,6 +190,7 @@ impl ChangeRun<'_> {
             let served = node.served_named(&close.name);
             let held = served.and_then(|served| HeldClient::start(environment, served).ok());
             let closed = ClosedDevice {
+                name: close.name.clone(),
                 held,
                 is_idle: false,
             };
@@ -220,14 +229,17 @@ impl ChangeRun<'_> {
         let waited = observer.with_nvml_closed(|| self.wait_for_daemons(&mut waited_for, end));
         self.closing.closed = closed;
         self.closing.is_left_to_heal = self.options.environment.interrupt.is_interrupted();
-        waited?
+        match waited?? {
+            Waited::Enough => Ok(()),
+            Waited::UntilInterrupt => Err(self.interrupted_error()),
+        }
     }
 
     fn wait_for_daemons(
         &self,
         closed: &mut [(&String, &mut ClosedDevice)],
         end: Instant,
-    ) -> Result<()> {
+    ) -> Result<Waited> {
         let (environment, directories) = (self.options.environment, self.options.directories);
         let begun = Instant::now();
         let mut tried = begun;
@@ -235,12 +247,7 @@ impl ChangeRun<'_> {
             let left = end.saturating_duration_since(Instant::now());
             let interrupt = &environment.interrupt;
             if !interrupt.sleep_uninterrupted(LOOK_INTERVAL.min(left)) {
-                let follows = self.what_heal_does(closed.iter().map(|(uuid, _)| uuid.as_str()));
-                let what = format!(
-                    "Interrupted. Closed devices stay closed until their programs have exited. `mig-mps heal` then {follows}, and \
-                     a change of instances needs the same command again. To cancel the change, run `mig-mps up`."
-                );
-                return Err(declined_by_user(ExitStatus::Interrupted, what));
+                return Ok(Waited::UntilInterrupt);
             }
             let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
             let mut has_news = false;
@@ -268,7 +275,7 @@ impl ChangeRun<'_> {
             closed.rotate_left(usize::from(closed.len() > 1));
             let is_over = Instant::now() >= end;
             if is_over || has_news && closed.iter().all(|(_, device)| device.is_idle) {
-                return Ok(());
+                return Ok(Waited::Enough);
             }
         }
     }
@@ -287,6 +294,36 @@ impl ChangeRun<'_> {
                 warn(&error.to_string());
             }
         }
+    }
+
+    /// The error of a change that was interrupted while it waited. What this change has closed stays closed.
+    fn interrupted_error(&self) -> CommandError {
+        let is_closed = |uuid: &&String| {
+            let record = self.state.load_record(uuid).ok().flatten();
+            record.is_some_and(|record| record.closing.is_some())
+        };
+        let closed: Vec<&String> = self.closing.closed.keys().filter(is_closed).collect();
+        let names: Vec<&str> = closed
+            .iter()
+            .filter_map(|uuid| Some(self.closing.closed.get(*uuid)?.name.as_str()))
+            .collect();
+        let follows = self.what_heal_does(closed.iter().map(|uuid| uuid.as_str()));
+        let stay = match names.as_slice() {
+            [] => {
+                let what = "Interrupted. No device is closed. To continue the change, run the same command again.";
+                return declined_by_user(ExitStatus::Interrupted, what);
+            }
+            [only] => format!("Device {only} stays closed until its programs have exited."),
+            several => format!(
+                "Devices {} stay closed until their programs have exited.",
+                join_words(several, "and")
+            ),
+        };
+        let what = format!(
+            "Interrupted. {stay} `mig-mps heal` then {follows}, and a change of instances needs the same command again. \
+             To cancel the change, run `mig-mps up`."
+        );
+        declined_by_user(ExitStatus::Interrupted, what)
     }
 
     /// Says what `heal` does with closed devices when their programs have exited.

@@ -6,7 +6,7 @@ use clap::Command;
 use console::strip_ansi_codes;
 use regex::{Regex, RegexBuilder};
 
-use super::index::{IndexEntry, places_of};
+use super::index::places_of;
 use super::text::render_markdown;
 use super::{TOPICS, reading_width, subject_of};
 use crate::error::{CommandError, Result, command_error};

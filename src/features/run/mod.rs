@@ -16,12 +16,10 @@ use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options, visible_devices,
+    missing_engine_options, usable_gpus, visible_devices,
 };
 use crate::commands::args::duration;
-use crate::commands::env::{
-    check_joint_name, find_served, gpus_of_caller, variables_with_caller_limits,
-};
+use crate::commands::env::{check_joint_name, find_served, observe_usable_gpus};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -43,7 +41,7 @@ use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::{Bind, bind_near, near_position};
 use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
 use obstacle::{RunObstacle, wait_until};
-use target::{ChooseArgs, RANKS, Target};
+use target::{ChooseArgs, RANKS, Target, program_variables};
 
 /// Run a program as an MPS client of a device
 ///
@@ -181,12 +179,10 @@ impl RunArgs {
     fn choose_device(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
             let mut free = wait_until(self.wait, || self.free_targets(environment, 1))?;
-            let Target {
-                served, portion, ..
-            } = free.remove(0);
-            note_choice(&served.record.name, portion);
-            let variables = self.variables_on(&served, environment, &self.options)?;
-            return Ok((served, variables));
+            let target = free.remove(0);
+            note_choice(&target.served.record.name, target.portion);
+            let variables = target.variables(&self.options)?;
+            return Ok((target.served, variables));
         }
         let node = observe_records(environment)?;
         let served = if self.choose.by_rank {
@@ -194,7 +190,10 @@ impl RunArgs {
         } else {
             find_served(&node, self.device.as_deref().unwrap_or_default())?
         };
-        let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
+        let gpus = observe_usable_gpus(environment, &served.record)?;
+        let variables = wait_until(self.wait, || {
+            self.try_device(environment, &node, served, &gpus)
+        })?;
         Ok((served.clone(), variables))
     }
 
@@ -304,9 +303,12 @@ impl RunArgs {
         let mut targets = Vec::new();
         let mut first = None;
         for device in devices {
-            let variables = self.try_device(&device.environment, &device.node, &device.served);
+            // A private joint device has only the caller's GPUs.
+            let gpus = device.served.record.gpu_positions();
+            let (environment, served) = (&device.environment, &device.served);
+            let variables = self.try_device(environment, &device.node, served, &gpus);
             first = first.or(Some(variables.map_err(|obstacle| obstacle.error)?));
-            targets.push(Target::new(node, &device.environment, &device.served));
+            targets.push(Target::new(node, environment, served, gpus));
         }
         if let Some(device) = devices.first() {
             let run_dir = device.served.run_dir.path();
@@ -367,8 +369,14 @@ impl RunArgs {
             .map_err(|none| RunObstacle::new(none.is_temporary(), none))?;
         for served in free {
             // A device that fails is passed over while another one does not.
-            match self.try_device(environment, &node, served) {
-                Ok(_) => found.push(Target::new(&node, environment, served)),
+            let gpus = usable_gpus(
+                &served.record,
+                || Ok::<_, CommandError>(&node),
+                host::environment_variable,
+            );
+            let gpus = gpus?;
+            match self.try_device(environment, &node, served, &gpus) {
+                Ok(_) => found.push(Target::new(&node, environment, served, gpus)),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -388,8 +396,9 @@ impl RunArgs {
         environment: &Environment,
         node: &Node,
         served: &Served,
+        gpus: &[usize],
     ) -> Result<Variables, RunObstacle> {
-        let variables = self.variables_on(served, environment, &self.options)?;
+        let variables = program_variables(environment, served, gpus, &self.options)?;
         if self.no_check
             && self.options.visible_or_default(&served.record.settings) == Visible::Index
         {
@@ -421,21 +430,6 @@ impl RunArgs {
         let chosen = &self.choose;
         let is_chosen = chosen.any || chosen.by_rank || chosen.copies.is_some() || self.private;
         !is_chosen && self.wait.is_none()
-    }
-
-    /// Returns the environment of a program on a device. A private joint device has the caller's GPUs already.
-    fn variables_on(
-        &self,
-        served: &Served,
-        environment: &Environment,
-        options: &ClientOptions,
-    ) -> Result<Variables> {
-        let gpus = if self.private {
-            served.record.gpu_positions()
-        } else {
-            gpus_of_caller(environment, &served.record)?
-        };
-        variables_with_caller_limits(served, environment, options, &gpus)
     }
 
     /// Returns the obstacle of a device that takes no program. No command starts a private daemon again.
@@ -477,12 +471,10 @@ impl RunArgs {
                 .share
                 .and_then(|share| share.thread_percentage(on_device, target.size));
             options.threads = share.or(options.threads);
-            let (served, environment) = (&target.served, &target.environment);
-            let variables = self.variables_on(served, environment, &options)?;
-            let gpus = variables.visible_gpus(&served.record).len();
-            copies::check_client_limit(served, on_device, gpus)?;
+            let variables = target.variables(&options)?;
+            copies::check_client_limit(&target.served, on_device, target.gpus.len())?;
             copies.push(ProgramCopy {
-                device: served.record.name.clone(),
+                device: target.served.record.name.clone(),
                 variables,
             });
         }

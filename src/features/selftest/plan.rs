@@ -9,7 +9,7 @@ use crate::catalog::{self, Model};
 use crate::error::{Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
 use crate::host::format_gpus;
-use crate::node::{Gpu, Node, lost_gpu_hint};
+use crate::node::{Gpu, LOST_GPU_REMEDY, Node};
 use crate::nvml::GpuInstanceReading;
 use crate::state::GpuUnderTest;
 
@@ -51,7 +51,7 @@ impl TestPlan {
             .lost_gpus()
             .find(|(index, _)| indices.is_empty() || indices.contains(index))
         {
-            return Err(command_error(why).with_hint(lost_gpu_hint()));
+            return Err(command_error(why).with_hint(LOST_GPU_REMEDY));
         }
         let is_meant = |gpu: &&Gpu| indices.is_empty() || indices.contains(&gpu.index);
         let gpus: Vec<&Gpu> = node.gpus.iter().filter(is_meant).collect();

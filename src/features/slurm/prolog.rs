@@ -4,9 +4,7 @@ use super::health::nonempty_variable;
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::ClientOptions;
-use crate::commands::env::{
-    check_utf8, client_variables, slurm_lines, variables_with_caller_limits,
-};
+use crate::commands::env::{check_utf8, client_variables, slurm_lines};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
@@ -59,10 +57,11 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
             .with_hint("run `mig-mps heal` to start daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
-    let limits = ClientOptions::default();
+    let limits = ClientOptions::default()
+        .with_caller_limits(&served.record)
+        .unwrap_or_default();
     let gpus = served.record.gpu_positions();
-    let variables = variables_with_caller_limits(served, environment, &limits, &gpus)
-        .or_else(|_| client_variables(served, environment, &limits, &gpus))?;
+    let variables = client_variables(served, environment, &limits, &gpus)?;
     check_utf8(&variables)?;
     print(&slurm_lines(&variables))?;
     if let Some(line) = unused_devices(name, names.len()) {

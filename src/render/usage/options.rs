@@ -1,4 +1,4 @@
-//! The options that other programs have, and our way.
+//! The options that other programs and earlier versions have, and our way.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::UsageMistake;
 use crate::host::quote_for_shell;
 use crate::settings::find_setting;
 
-/// Commands, the options that they have in other programs, and our way. No command stands for every command.
+/// Commands, the options that they have in other programs or had in earlier versions, and our way. No command stands for every command.
 type Row = (
     &'static [&'static str],
     &'static [&'static str],
@@ -147,6 +147,26 @@ const OTHER_OPTIONS: &[Row] = &[
         "run `mig-mps heal` to start daemons that died",
     ),
     (
+        &["doctor"],
+        &["--attach"],
+        "run `mig-mps verify` to run a CUDA program on each device",
+    ),
+    (
+        &["export"],
+        &["--format"],
+        "run `nvidia-mig-parted export` for a configuration of mig-parted; `mig-mps export` writes a profile",
+    ),
+    (
+        &["profiles"],
+        &["--diff"],
+        "run `diff <(mig-mps profiles --history 1) <(mig-mps profiles --history 2)` in bash or zsh",
+    ),
+    (
+        &["slurm"],
+        &["--profile-from-feature"],
+        "drain the node with `scontrol update NodeName=NODE State=DRAIN Reason=mig-mps`, then run `mig-mps up PROFILE` there",
+    ),
+    (
         &["heal"],
         &["--watch", "-w", "--loop", "--interval", "--daemon"],
         "run `mig-mps systemd --install --enable` to start a timer that heals",
@@ -188,15 +208,34 @@ const OTHER_OPTIONS: &[Row] = &[
 
 /// Returns what does here what an unknown option does in other programs.
 pub(super) fn other_option(mistake: &UsageMistake<'_>) -> Option<String> {
-    let typed = mistake.unexpected()?;
-    if let Some(hint) = form_of_profile(mistake, typed).or_else(|| form_of_output(mistake, typed)) {
-        return Some(hint);
-    }
-    let (.., hint) = OTHER_OPTIONS.iter().find(|(commands, options, _)| {
+    let Some(typed) = mistake.unexpected() else {
+        return other_progress(mistake);
+    };
+    let row = OTHER_OPTIONS.iter().find(|(commands, options, _)| {
         let is_of_command = commands.is_empty() || commands.contains(&mistake.command);
         is_of_command && !mistake.command.is_empty() && options.contains(&typed)
-    })?;
-    Some((*hint).to_owned())
+    });
+    row.map(|(.., hint)| (*hint).to_owned())
+        .or_else(|| form_of_profile(mistake, typed))
+        .or_else(|| form_of_output(mistake, typed))
+}
+
+/// Returns what replaces `--progress json`, which version 0.2 had.
+fn other_progress(mistake: &UsageMistake<'_>) -> Option<String> {
+    let error = mistake.error;
+    let value_of = |kind| match error.get(kind) {
+        Some(ContextValue::String(value)) => Some(value.as_str()),
+        _ => None,
+    };
+    let is_of_progress = value_of(ContextKind::InvalidArg)?.starts_with("--progress ");
+    let is_json = value_of(ContextKind::InvalidValue) == Some("json");
+    let command = mistake.command;
+    (error.kind() == ErrorKind::InvalidValue && is_of_progress && is_json).then(|| {
+        format!(
+            "run `mig-mps {command} --json` for the outcome, or `mig-mps {command} --progress plain` for a line for \
+             each step"
+        )
+    })
 }
 
 /// Returns the form of a command whose profile is named by an option: `up -f lab.toml`.

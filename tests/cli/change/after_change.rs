@@ -17,7 +17,7 @@ use testkit::{
 use crate::cli::devices::uuids::nvidia_smi;
 
 /// A node with so many GPUs whose run directory is the system's, with an empty directory for programs.
-fn node(gpus: usize) -> Sim {
+pub(super) fn node(gpus: usize) -> Sim {
     let sim = Sim::with("h200", gpus);
     fs::create_dir_all(sim.machine("run")).unwrap();
     symlink(sim.node.run_dir(), sim.machine("run/mig-mps")).unwrap();
@@ -35,7 +35,7 @@ fn file(sim: &Sim, name: &str) -> PathBuf {
 }
 
 /// Writes a program, a shell script that runs in the directory of the node.
-fn write(sim: &Sim, name: &str, script: &str) -> PathBuf {
+pub(super) fn write(sim: &Sim, name: &str, script: &str) -> PathBuf {
     let path = directory(sim).join(name);
     let at = sim.node.dir().display();
     write_program(&path, format!("#!/bin/sh\ncd {at}\n{script}\n"));
@@ -43,7 +43,7 @@ fn write(sim: &Sim, name: &str, script: &str) -> PathBuf {
 }
 
 /// The programs that have run since the last call, in order.
-fn ran(sim: &Sim) -> Vec<String> {
+pub(super) fn ran(sim: &Sim) -> Vec<String> {
     let path = file(sim, "ran");
     let text = fs::read_to_string(&path).unwrap_or_default();
     let _ = fs::remove_file(&path);
@@ -51,7 +51,7 @@ fn ran(sim: &Sim) -> Vec<String> {
 }
 
 /// Writes a program that only notes that it has run.
-fn write_noting(sim: &Sim, name: &str) -> PathBuf {
+pub(super) fn write_noting(sim: &Sim, name: &str) -> PathBuf {
     write(sim, name, &format!("echo {name} >>ran"))
 }
 

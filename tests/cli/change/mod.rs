@@ -31,7 +31,7 @@ mod run_dir;
 mod serve;
 mod settings;
 mod share;
-mod stable_files;
+pub(crate) mod stable_files;
 mod stopped;
 mod unmanaged;
 mod unmanaged_daemons;

@@ -1,6 +1,6 @@
 //! `--no-new`: a device that changes admits no new programs while those that run are waited for.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -241,10 +241,65 @@ fn after_ctrl_c_too() {
     let change = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
-    assert_contains(&said, "Interrupted. Closed devices stay closed until");
+    assert_contains(&said, "Interrupted. Device class stays closed until");
     assert_contains(&said, "`mig-mps heal` then replaces the daemons");
     finishes(client);
     sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("class")["state"], "ready");
+}
+
+#[test]
+fn ctrl_c_names_only_the_device_that_is_closed() {
+    let sim = lab();
+    let client = sim.client("class");
+    let all = ["restart", "class", "job-0", "--drain", "1h"];
+    let change = closing(&sim, "class", &all);
+    change.signal(Signal::INT);
+    let said = change.end().ended(130).stdout;
+    assert_contains(
+        &said,
+        "Interrupted. Device class stays closed until its programs have exited. ",
+    );
+    assert!(!said.contains("Closed devices"), "{said}");
+    finishes(client);
+}
+
+/// Interrupts a change that waits with NVML closed, and returns what it says.
+fn interrupted_in_its_wait(sim: &Sim, change: Dialogue, go_on: impl FnOnce()) -> String {
+    let faults = sim.happened("fault");
+    let held = sim.node.fault("nvmlShutdown").waits().unwrap();
+    go_on();
+    sim.await_event("fault", faults + 1);
+    change.signal(Signal::INT);
+    drop(held);
+    change.end().ended(130).stdout
+}
+
+#[test]
+fn ctrl_c_says_if_nothing_was_closed() {
+    let sim = lab();
+    let before = sim.device("class")["daemon_pid"].clone();
+    let client = sim.client("class");
+    let lock = File::open(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let drain = ["--drain", "1h", "--no-new", "--yes"];
+    let mut change = sim.talk(&[&["restart", "class"][..], &drain].concat());
+    change.await_text("note: waiting up to ");
+    finishes(client);
+    let said = interrupted_in_its_wait(&sim, change, || lock.unlock().unwrap());
+    assert_contains(&said, "Interrupted. Nothing was changed.");
+    assert_eq!(sim.device("class")["daemon_pid"], before);
+
+    // Another device is restarted before.
+    let client = sim.client("class");
+    let start = sim.node.fault("daemon start").waits().unwrap();
+    let change = sim.talk(&[&["restart", "class", "job-0"][..], &drain].concat());
+    sim.await_event("fault", 2);
+    finishes(client);
+    let said = interrupted_in_its_wait(&sim, change, || drop(start));
+    assert_contains(&said, "Interrupted. No device is closed. ");
+    assert_contains(&said, "run the same command again");
+    assert_eq!(sim.device("class")["daemon_pid"], before);
     assert_eq!(sim.device("class")["state"], "ready");
 }
 

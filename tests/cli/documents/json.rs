@@ -202,6 +202,7 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "exit_status",
         "index",
         "gpu",
+        "reason_of_gpu",
         "pid",
         "daemon_pid",
         "server_pid",

@@ -307,6 +307,18 @@ fn what_keep_going_leaves_out_for_a_lost_gpu_is_said_once() {
         "hint: stop its daemon first with `mig-mps down trainers`\n",
     );
     assert_eq!(in_state(&sim.status(), "ready"), ["x3"]);
+    // Also where the profile no longer has the joint device, and selects the lost GPU.
+    let apart = alone.replace("[0, 3]", "[0, 1, 3]");
+    let ran = sim.up(&apart, &["--keep-going", "--yes"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        "  GPU 0 is part of the joint device trainers, but GPU 1 is lost (",
+    );
+    let count = ran.stderr.matches("GPU 1 is lost (").count();
+    assert_eq!(count, 1, "{ran:?}");
+    let problems = sim.status()["problems"].to_string();
+    let left_out = problems.matches("profile-incomplete").count();
+    assert_eq!(left_out, 1, "{problems}");
 }
 
 #[test]

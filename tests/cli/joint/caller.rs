@@ -1,6 +1,7 @@
 //! The GPUs of a joint device that a program of the caller gets.
 
 use std::fs;
+use std::time::Duration;
 
 use testkit::{Ran, Sim, TestNode, assert_contains, needs_root};
 
@@ -180,4 +181,44 @@ fn a_program_that_gets_some_of_the_gpus_is_told() {
     assert_eq!(note(&[("CUDA_VISIBLE_DEVICES", "0,1,2")]), "");
     let rank = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")];
     assert_eq!(note(&rank), "", "each rank has its GPU");
+}
+
+#[test]
+fn the_gpus_of_the_caller_are_read_once_for_all_copies() {
+    let sim = joint("share = 8");
+    let opened = || sim.happened("fault");
+    let opens_of = |args: &[&str]| {
+        let before = opened();
+        let mut command = sim.command(&[args, &["trainers", "--", "true"]].concat());
+        Ran::of(command.env("CUDA_VISIBLE_DEVICES", "1")).ended(0);
+        opened() - before
+    };
+    let moment = Duration::from_millis(1);
+    sim.node.fault("nvmlInit_v2").every().slow(moment).unwrap();
+    assert_eq!(opens_of(&["run", "-n", "6"]), opens_of(&["run", "-n", "1"]));
+}
+
+/// MIG devices have no numbers, so CUDA would count other devices than the caller.
+#[test]
+fn numbers_mean_nothing_where_a_gpu_is_in_mig_mode() {
+    let mig = "[[gpu]]\nselect = { index = [2] }\ndevices = [ { profile = \"1g\" } ]\n";
+    let sim = Sim::served("h200", 3, &format!("{TRAINERS}{mig}"));
+    for variable in ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"] {
+        for args in [
+            ["run", "trainers", "--", "true"].as_slice(),
+            &["run", "--any", "trainers", "--", "true"],
+            &["env", "trainers"],
+        ] {
+            let ran = Ran::of(sim.command(args).env(variable, "1"));
+            assert!([2, 125].contains(&ran.status), "{args:?}: {ran:?}");
+            let number = format!(
+                "{variable} contains the number 1, which selects no device while a GPU is in MIG mode"
+            );
+            assert_contains(&ran.stderr, &number);
+            assert_contains(&ran.stderr, "set CUDA_VISIBLE_DEVICES to UUIDs");
+        }
+    }
+    let second = gpu(&sim, 1);
+    let by_uuid = [("CUDA_VISIBLE_DEVICES", second.as_str())];
+    assert_eq!(visible(&sim, &by_uuid, &[]), second);
 }

@@ -23,7 +23,7 @@ use crate::geometry::Partition;
 use crate::host::{
     Uid, caller, directory_of, may_write, quote_for_shell, write_new_text_to, write_text_to,
 };
-use crate::node::lost_gpu_hint;
+use crate::node::LOST_GPU_REMEDY;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::format_count;
@@ -178,7 +178,7 @@ fn ask_whole(
         whole.select_from(&all).map_err(|absent| {
             let mut lost = node.node.lost_gpus();
             match lost.find(|(index, _)| whole.names_gpu(*index)) {
-                Some((_, why)) => usage_error(why).with_hint(lost_gpu_hint()),
+                Some((_, why)) => usage_error(why).with_hint(LOST_GPU_REMEDY),
                 None => usage_error(absent),
             }
         })
