@@ -5,13 +5,20 @@ use crate::host::Environment;
 use crate::node::Node;
 use crate::state::DeviceRecord;
 
-/// Returns the name of a device of the same size that has no clients and takes programs of the caller.
+/// Returns the name of a device of the same size and limits that has no clients and takes programs of the caller.
 pub fn another_device(
     environment: &Environment,
     node: &Node,
     record: &DeviceRecord,
 ) -> Option<String> {
-    let size = |record: &DeviceRecord| (record.profile.clone(), record.key.gpus().len());
+    let size = |record: &DeviceRecord| {
+        let settings = &record.settings;
+        (
+            (record.profile.clone(), record.key.gpus().len()),
+            settings.active_thread_percentage,
+            settings.pinned_memory_limit,
+        )
+    };
     node.served()
         .map(|other| &other.record)
         .filter(|other| other.name != record.name && size(other) == size(record))

@@ -10,8 +10,9 @@ use super::cdi_file::{self, CdiRequest};
 use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::down_remarks::{
-    remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
-    remark_on_return, remark_on_the_profile, remark_on_users_daemons,
+    remark_on_boot, remark_on_quarantined_files, remark_on_remaining_instances,
+    remark_on_remaining_mig_modes, remark_on_return, remark_on_the_profile,
+    remark_on_users_daemons,
 };
 use super::{Context, LOCK_LIMIT, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
@@ -32,7 +33,7 @@ use crate::state::{ProfileHistory, RunDir};
 #[command(after_help = examples_and_statuses(&[
     ("sudo mig-mps down --drain 10m", "Wait for clients first"),
     ("sudo mig-mps down 0.0", "Stop one device"),
-    ("sudo mig-mps down --disable-mig --purge", "Undo everything"),
+    ("sudo mig-mps down --disable-mig --purge", "Undo all changes to the GPUs"),
 ], &[("3", "a reset or a reboot is pending"), REFUSED_STATUS]))]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
@@ -435,6 +436,9 @@ fn print_summary(
     // A plan that was shown said it before.
     if args.disable_mig && outcome.is_unchanged {
         remark_on_remaining_mig_modes(node, plan, &targets.gpus);
+    }
+    if run_dir.has_no_records() && !args.consent.json {
+        remark_on_boot(environment);
     }
     if !args.devices.is_empty() && !plan.is_empty() {
         if args.destroys_instances() {

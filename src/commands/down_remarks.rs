@@ -1,7 +1,7 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
 use super::down::DownTargets;
-use crate::host::{Environment, format_gpus};
+use crate::host::{Environment, environment_variable, format_gpus};
 use crate::node::{Gpu, Node};
 use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
@@ -33,6 +33,18 @@ pub fn remark_on_the_profile(environment: &Environment) {
         note(&format!(
             "the next up of {}, also at boot, creates them again, unless you change the profile",
             profile.title()
+        ));
+    }
+}
+
+/// Says that the next boot brings the devices back. It brings none of a plain user's, and at a shutdown it is no news.
+pub(super) fn remark_on_boot(environment: &Environment) {
+    let host = &environment.host;
+    let is_service = environment_variable("SERVICE_RESULT").is_some();
+    if environment.is_root() && !is_service && host.applies_profile_at_boot() {
+        note(&format!(
+            "mig-mps.service applies {} at the next boot; to prevent this, run `mig-mps systemd --uninstall`",
+            host.boot_profile().path().display()
         ));
     }
 }
@@ -132,7 +144,7 @@ pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String])
     if !unknown.is_empty() {
         let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
-            "{}: it is not known that mig-mps switched MIG mode on, for example after a reboot; to switch it off, run \
+            "{}: mig-mps has no record of enabling MIG mode (a reboot removes the record); to disable MIG mode, run \
              `nvidia-smi -i {} -mig 0`",
             describe_staying_mode(&unknown),
             indices.join(",")

@@ -7,12 +7,12 @@ use super::change::{Change, ChangeOptions};
 use super::{Context, own_directories, remark_on_plan};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::join_words;
+use crate::host::{group_by, join_words};
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
 use crate::render::{examples_and_statuses, report};
-use crate::settings::KEYS;
+use crate::settings::{ACTIVE_THREAD_PERCENTAGE, KEYS};
 use crate::state::RunDir;
 
 /// Change settings of a running device
@@ -77,14 +77,44 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
             outcome.report(environment, &names, &args.consent, None)?;
             outcome.print_summary(&names, &args.consent);
             if !args.consent.json {
+                for line in describe_sms(&outcome.node, &outcome.plan) {
+                    report(&line);
+                }
                 report(
-                    "The next `mig-mps up` undoes the change, unless you also change the profile.",
+                    "The next `mig-mps up` undoes this unless the profile has it: `mig-mps export`.",
                 );
             }
         }
         None => {}
     }
     Ok(ExitStatus::Done)
+}
+
+/// Describes how many SMs a program can use of devices whose percentage was set, equal devices in one line. The plan
+/// describes a device with a share.
+fn describe_sms(node: &Node, plan: &Plan) -> Vec<String> {
+    let sms = plan.sets().filter_map(|set| {
+        let mut keys = set.changes.iter().map(|change| change.key);
+        if set.settings.share.is_some() || !keys.any(|key| key == ACTIVE_THREAD_PERCENTAGE) {
+            return None;
+        }
+        let device = node.devices.iter().find(|device| device.uuid == set.uuid)?;
+        let all = node.size_of(device)?.multiprocessors?;
+        let tenths = set.settings.active_thread_percentage.to_tenths();
+        let sms = format!("{} of {} SMs", all.usable_at(tenths), all.all);
+        Some((sms, set.name.as_str()))
+    });
+    group_by(sms, |(sms, _), (other, _)| sms == other)
+        .into_iter()
+        .map(|group| {
+            let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
+            let sms = &group[0].0;
+            format!(
+                "Each program on {} can use {sms}.",
+                join_words(&names, "and")
+            )
+        })
+        .collect()
 }
 
 /// The change of settings.

@@ -362,8 +362,8 @@ fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
         ""
     };
     note(&format!(
-        "{which} one user at a time: a program of a second user waits in cuInit until the programs of the first user \
-         have exited{how_to_share}"
+        "{which} one user at a time: while a user has programs on a device, `mig-mps run` refuses other users, and their \
+         other CUDA programs wait{how_to_share}"
     ));
 }
 

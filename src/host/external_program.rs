@@ -228,11 +228,12 @@ const SLURM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
 pub fn slurm_node_name() -> String {
-    let name = environment_variable("SLURMD_NODENAME").filter(|name| !name.is_empty());
-    name.unwrap_or_else(|| {
-        let name = host_name();
-        name.split('.').next().unwrap_or_default().to_owned()
-    })
+    environment_variable("SLURMD_NODENAME")
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| {
+            let name = host_name();
+            name.split('.').next().unwrap_or_default().to_owned()
+        })
 }
 
 /// Slurm's controller, through `scontrol`.
@@ -280,20 +281,21 @@ const BUSY_STATES: [&str; 3] = ["MIXED", "ALLOCATED", "COMPLETING"];
 
 /// Returns the words of a node's state, such as `IDLE` and `DRAIN`, in the output of `scontrol show node`.
 fn state_words(shown: &str) -> impl Iterator<Item = &str> {
-    let state = shown
+    shown
         .split_whitespace()
-        .find_map(|word| word.strip_prefix("State="));
-    let words = state.into_iter().flat_map(|state| state.split('+'));
-    // A character such as `*` may follow each word.
-    words.map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+        .find_map(|word| word.strip_prefix("State="))
+        .into_iter()
+        .flat_map(|state| state.split('+'))
+        // A character such as `*` may follow each word.
+        .map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
 }
 
 fn is_drained(shown: &str) -> bool {
     let has_one_of = |words: [&str; 3]| state_words(shown).any(|word| words.contains(&word));
-    let mut counts = shown
+    let is_free = shown
         .split_whitespace()
-        .filter_map(|word| word.strip_prefix("CPUAlloc="));
-    let is_free = counts.next().is_none_or(|count| count == "0");
+        .find_map(|word| word.strip_prefix("CPUAlloc="))
+        .is_none_or(|count| count == "0");
     has_one_of(CLOSED_STATES) && !has_one_of(BUSY_STATES) && is_free
 }
 

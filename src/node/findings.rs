@@ -439,12 +439,12 @@ fn older_clients_remark(served: &Served) -> Option<Finding> {
             let pids: Vec<String> = several.iter().map(|client| client.shown_pid()).collect();
             let count = pids.len();
             format!(
-                "{count} clients keep the settings with which they started, not the present ones: pid {}",
+                "{count} clients keep the settings with which they started, not the current settings: pid {}",
                 pids.join(", ")
             )
         }
     };
-    let remedy = "programs that start now get the present settings";
+    let remedy = "new programs get the current settings";
     Some(Finding::warn("older-clients", what).with_remedy(remedy))
 }
 

@@ -295,9 +295,7 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     let gpu_plan = plan.gpu_plan_mut(node, &gpu.uuid);
     if gpu_plan.after.is_empty() {
         let off = Action::SwitchMig { on: false };
-        gpu_plan
-            .steps
-            .push(off.with_reason("mig-mps switched it on"));
+        gpu_plan.steps.push(off.with_reason("mig-mps enabled it"));
         gpu_plan.due = reset_or_reboot_due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);

@@ -327,7 +327,7 @@ impl<'a> GpuRequest<'a> {
             .iter()
             .find(|next| next.placement.overlaps(standing.instance.placement));
         match instead {
-            Some(next) => format!("{} at {} needs its place", next.label, next.placement),
+            Some(next) => format!("{} at {} needs this space", next.label, next.placement),
             None if standing.parts.is_empty() => {
                 "left without a compute instance, and not in the profile".to_owned()
             }

@@ -342,32 +342,33 @@ fn unmanaged_daemons(plan: &Plan) -> Vec<DaemonBeside> {
             beside.push((daemon, start.name.as_str()));
         }
     }
-    let groups = group_by(beside, |a, b| a.0 == b.0).into_iter();
-    let described = groups.map(|group| {
-        let daemon = group[0].0;
-        let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
-        let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
-        let serves = format!(
-            "daemon {}{} also serves {}",
-            daemon.pid,
-            user.unwrap_or_default(),
-            shorten_list(&names),
-        );
-        let (text, command) = match &daemon.ending {
-            DaemonEnding::Command {
-                command,
-                is_for_good: true,
-            } => (format!("{serves}. This ends it for good:"), Some(command)),
-            DaemonEnding::Command { command, .. } => {
-                (format!("{serves}. This ends it:"), Some(command))
+    let described = group_by(beside, |a, b| a.0 == b.0)
+        .into_iter()
+        .map(|group| {
+            let daemon = group[0].0;
+            let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
+            let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
+            let serves = format!(
+                "daemon {}{} also serves {}",
+                daemon.pid,
+                user.unwrap_or_default(),
+                shorten_list(&names),
+            );
+            let (text, command) = match &daemon.ending {
+                DaemonEnding::Command {
+                    command,
+                    is_for_good: true,
+                } => (format!("{serves}. This ends it for good:"), Some(command)),
+                DaemonEnding::Command { command, .. } => {
+                    (format!("{serves}. This ends it:"), Some(command))
+                }
+                DaemonEnding::Advice(advice) => (format!("{serves}: {advice}"), None),
+            };
+            DaemonBeside {
+                text,
+                command: command.cloned(),
             }
-            DaemonEnding::Advice(advice) => (format!("{serves}: {advice}"), None),
-        };
-        DaemonBeside {
-            text,
-            command: command.cloned(),
-        }
-    });
+        });
     described.collect()
 }
 

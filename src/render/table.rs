@@ -85,7 +85,7 @@ impl Column {
 const COLUMN_GAP: u16 = 2;
 
 /// Stands before the names of the columns that do not fit.
-const HIDDEN_HEAD: &str = "hidden: ";
+const HIDDEN_HEAD: &str = "not shown: ";
 
 impl Table {
     pub fn new(columns: Vec<Column>) -> Self {
@@ -307,11 +307,11 @@ mod tests {
         let within = |width| table(Column::left_aligned("UUID", 2)).render(width, "--json");
         assert_eq!(
             within(20),
-            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid (widen\n  the terminal, or\n  use --json)\n"
+            "NAME       PID\n0.0          7\ntrainer  12345\nnot shown: uuid\n  (widen the\n  terminal, or use\n  --json)\n"
         );
         let narrow = within(1);
         assert!(
-            narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\n  uuid,\n  pid\n"),
+            narrow.starts_with("NAME\n0.0\ntrainer\nnot\n  shown:\n  uuid,\n  pid\n"),
             "{narrow}"
         );
     }
@@ -324,7 +324,10 @@ mod tests {
         assert_eq!(fitted.take_rows(1), "NAME       PID\ntrainer  12345\n");
         assert!(!fitted.is_whole);
         let remark = hidden_remark(&[&fitted, &fitted], 80, "--json");
-        assert_eq!(remark, "hidden: uuid (widen the terminal, or use --json)\n");
+        assert_eq!(
+            remark,
+            "not shown: uuid (widen the terminal, or use --json)\n"
+        );
     }
 
     #[test]
@@ -337,7 +340,7 @@ mod tests {
         table.add_row(vec!["0.0".into(), "one-at-a-time".into(), "0".into()]);
         let shown = table.render(18, "--json");
         assert!(
-            shown.starts_with("NAME  GPU\n0.0     0\nhidden: users"),
+            shown.starts_with("NAME  GPU\n0.0     0\nnot shown: users"),
             "{shown}"
         );
     }
@@ -374,7 +377,7 @@ mod tests {
         assert!(within(30).ends_with("\n0.1          8  python train.…\n"));
         assert!(within(26).ends_with("\n0.1          8  python tr…\n"));
         assert!(
-            within(25).contains("\n0.1      python train.py…\nhidden: pid"),
+            within(25).contains("\n0.1      python train.py…\nnot shown: pid"),
             "{}",
             within(25)
         );

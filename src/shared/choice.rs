@@ -250,8 +250,9 @@ impl WantedDevices {
         {
             return BTreeSet::new();
         }
-        let profiles = node.served().map(|served| served.record.profile.clone());
-        profiles.flatten().collect()
+        node.served()
+            .filter_map(|served| served.record.profile.clone())
+            .collect()
     }
 
     /// True but for the free memory, which records do not tell.

@@ -187,8 +187,11 @@ impl DeviceRecord {
     /// Returns the UUIDs of its GPUs, each with its index at the time of the record, if that is recorded.
     pub fn gpus_with_indices(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
         let indices = self.gpu_indices().iter().copied().map(Some);
-        let uuids = self.key.gpus().iter().map(String::as_str);
-        uuids.zip(indices.chain(std::iter::repeat(None)))
+        self.key
+            .gpus()
+            .iter()
+            .map(String::as_str)
+            .zip(indices.chain(std::iter::repeat(None)))
     }
 
     /// Returns the UUIDs by which the driver knows the device: those of all GPUs of a joint one.

@@ -12,7 +12,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Lock, use_service_limits};
 use crate::node::Node;
 use crate::plan::{Plan, Refusal};
-use crate::render::{Consent, consequences, note, obtain_consent, report};
+use crate::render::{self, Consent, consequences, note, obtain_consent, report};
 
 /// The next step of a change.
 pub(super) enum ChangeStep {
@@ -78,7 +78,11 @@ impl ChangeRun<'_> {
             return Ok(ChangeStep::Lock(agreed));
         }
         let planned = self.wait_for_plan(Self::permitted_plan)?;
-        self.show_plan(&planned)?;
+        if render::plan::render(&planned.plan) != render::plan::render(&agreed.plan) {
+            self.show_plan(&planned)?;
+        } else if self.shows_plans() {
+            report("The programs in the way have exited. The plan is unchanged.");
+        }
         // What came while clients were waited for was not agreed to.
         Ok(match self.consent_needed(&planned.plan) {
             Some(_) => ChangeStep::Agree(planned),

@@ -387,11 +387,10 @@ impl ChangeRun<'_> {
             return Ok(());
         }
         let changes_gpu_of = |device: &Device| {
-            let of_mig = plan
-                .gpus
+            plan.gpus
                 .iter()
-                .filter(|gpu| gpu.steps.iter().any(Step::is_of_mig));
-            of_mig.into_iter().any(|gpu| device.key.has_gpu(&gpu.uuid))
+                .filter(|gpu| gpu.steps.iter().any(Step::is_of_mig))
+                .any(|gpu| device.key.has_gpu(&gpu.uuid))
         };
         let closed = node.devices.iter().find_map(|device| {
             let served = device.served.as_ref()?;

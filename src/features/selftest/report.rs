@@ -81,8 +81,9 @@ pub(super) fn render_report(
             "GPU {index}: {product} ({key}), before: {}",
             geometry_of(&gpu.gpu)
         );
-        let tested = findings.iter().filter(|finding| finding.gpu == index);
-        let offers = tested
+        let offers = findings
+            .iter()
+            .filter(|finding| finding.gpu == index)
             .map(|finding| &finding.offers)
             .find(|offers| !offers.is_empty());
         for offer in offers.unwrap_or(&gpu.gpu.profiles) {

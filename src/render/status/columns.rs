@@ -73,10 +73,14 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "user",
-        help: "Users of its servers",
+        help: "Users of its servers, if it has clients",
         column: Column::left_aligned("USER", 5),
         cell: |_, device| {
-            Some(format_users(device.live_daemon()?).unwrap_or_else(|| missing_cell(device)))
+            // A server remains when its user's programs have exited, and keeps nobody out then.
+            let served = device
+                .live_daemon()
+                .filter(|served| !served.clients.are_none())?;
+            Some(format_users(served).unwrap_or_else(|| missing_cell(device)))
         },
     },
     StatusColumn {

@@ -88,7 +88,7 @@ pub(super) fn describe_profile(node: &Node, ago: fn(Timestamp) -> String) -> Opt
         (Some(false), _) => "",
         // What is taken down is not compared.
         (None, _) if taken_down.is_some() => "",
-        (None, _) => "; it is unknown whether the node differs",
+        (None, _) => "; cannot tell whether the node still matches it",
     };
     Some(format!("{applied}{end}{difference}"))
 }

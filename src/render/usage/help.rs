@@ -75,8 +75,12 @@ pub fn examples_and_statuses(commands: &[(&str, &str)], statuses: &[(&str, &str)
 }
 
 fn format_rows(title: &str, rows: &[(&str, &str)]) -> String {
-    let explained = rows.iter().filter(|(_, meaning)| !meaning.is_empty());
-    let width = explained.map(|(row, _)| row.len()).max().unwrap_or(0);
+    let width = rows
+        .iter()
+        .filter(|(_, meaning)| !meaning.is_empty())
+        .map(|(row, _)| row.len())
+        .max()
+        .unwrap_or(0);
     let mut text = heading(title);
     for (row, meaning) in rows {
         let line = format!("\n  {row:width$}  {meaning}");

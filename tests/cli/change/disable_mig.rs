@@ -121,7 +121,7 @@ fn disable_mig_says_where_the_mode_stays() {
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert_contains(
         &ran.stderr,
-        "GPU 0 stays in MIG mode: it is not known that mig-mps switched MIG mode on",
+        "GPU 0 stays in MIG mode: mig-mps has no record of enabling MIG mode",
     );
 }
 
@@ -131,7 +131,7 @@ fn where_the_mode_stays_is_said_before_the_question() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
-    let stays = "GPUs 0-1 stay in MIG mode: it is not known that mig-mps switched MIG mode on, for example after a reboot; to switch it off, run `nvidia-smi -i 0,1 -mig 0`\n";
+    let stays = "GPUs 0-1 stay in MIG mode: mig-mps has no record of enabling MIG mode (a reboot removes the record); to disable MIG mode, run `nvidia-smi -i 0,1 -mig 0`\n";
     let ran = sim.run(&["down", "--disable-mig"]).ended(4);
     assert_contains(&ran.stderr, stays);
     assert_contains(&ran.stderr, "confirmation required: ");

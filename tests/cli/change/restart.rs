@@ -63,7 +63,7 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0  0  whole GPU  ready  USER  0/8  25%  2G  0.1/140.4  N  N  Ns  SERVE  GPU-…
+    0  0  whole GPU  ready  -  0/8  25%  2G  0.1/140.4  N  N  Ns  SERVE  GPU-…
     1 device on 1 GPU ready in N s
     ");
     let after = sim.device("0");

@@ -82,8 +82,7 @@ fn a_journal_that_cannot_be_read_is_not_the_end() {
     fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
     for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
         let ran = ran.ended(1);
-        let advice =
-            "remove it, and make sure that the monitoring services that it lists are running";
+        let advice = "remove the file, and check that the monitoring services in it are running";
         assert_contains(&ran.stderr, advice);
     }
 }

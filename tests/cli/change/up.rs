@@ -19,10 +19,10 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2 on each GPU
       + start 4 daemons in all (no daemon yet): 0.0, 0.2 … 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  USER  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
-    0.2  0  1g.10gb  ready  USER  0  0.0/9.5  N  N  Ns  SERVE  MIG-…
-    1.0  1  2g.20gb  ready  USER  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
-    1.2  1  1g.10gb  ready  USER  0  0.0/9.5  N  N  Ns  SERVE  MIG-…
+    0.0  0  2g.20gb  ready  -  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
+    0.2  0  1g.10gb  ready  -  0  0.0/9.5  N  N  Ns  SERVE  MIG-…
+    1.0  1  2g.20gb  ready  -  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
+    1.2  1  1g.10gb  ready  -  0  0.0/9.5  N  N  Ns  SERVE  MIG-…
     ");
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0", "0.2", "1.0", "1.2"]);
@@ -212,7 +212,7 @@ devices = [ { profile = "7g" } ]
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  now
       |7g.80gb                                        |  then
       - stop 2 daemons (their instances are destroyed): 0.0, 0.2
-      - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
+      - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs this space)
       + create 7g.80gb at slices 0-7
       + start 1 daemon (new instance): 0.0
     note: 0.0 was 2g.20gb and will be 7g.80gb; check scripts that use this name
@@ -272,7 +272,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
       |3g.40gb  |3g.40gb  |  now
       |1g  |1g  |2g.20gb  |3g.40gb  |  then
       - stop 1 daemon (its instance is destroyed): 0.0
-      - destroy 3g.40gb at slices 0-3 (1g.10gb at slice 0 needs its place)
+      - destroy 3g.40gb at slices 0-3 (1g.10gb at slice 0 needs this space)
       + create 2g.20gb at slices 2-3, 2 × 1g.10gb at slices 0-1
       + start 3 daemons (new instance): 0.0, 0.1, 0.2
 

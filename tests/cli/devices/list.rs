@@ -40,5 +40,5 @@ fn everything_fits_into_80_columns() {
     for line in ran.stdout.lines() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
     }
-    assert!(!ran.stdout.contains("hidden: "), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("not shown: "), "{}", ran.stdout);
 }

@@ -38,7 +38,7 @@ fn a_file_over_1_mib_is_refused_by_name_and_size() {
     let wanted = "node.json: it is larger than 1 MiB";
     assert_contains(&ran.stdout, wanted);
     let ran = sim.run(&["restart", "0.0", "--yes"]).ended(1);
-    let advice = "; remove it; mig-mps then no longer knows which instances it created";
+    let advice = "; remove the file; mig-mps then no longer knows which instances it created";
     assert_contains(&ran.stderr, advice);
     assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
     fs::remove_file(&node).unwrap();

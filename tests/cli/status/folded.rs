@@ -23,7 +23,7 @@ fn in_terminal(sim: &Sim, typed: &str) -> String {
 fn names(text: &str) -> Vec<&str> {
     let rows = text.lines().skip_while(|line| !line.starts_with("NAME"));
     rows.skip(1)
-        .take_while(|line| !line.is_empty() && !line.starts_with("hidden"))
+        .take_while(|line| !line.is_empty() && !line.starts_with("not shown"))
         .filter_map(|line| line.split("  ").next())
         .collect()
 }
@@ -35,8 +35,8 @@ fn equal_idle_devices_share_a_row_and_others_come_first() {
     profile profile.toml, applied N ago by USER
 
     NAME                 PROFILE  STATE  USER  CLIENTS  MEMORY GIB  SERVE
-    0.0, 0.1 … 3.3 (16)  1g.6gb   ready  root        0     0.0/5.8  one-at-a-time
-    hidden: gpu (widen the terminal, or use --columns)
+    0.0, 0.1 … 3.3 (16)  1g.6gb   ready  -           0     0.0/5.8  one-at-a-time
+    not shown: gpu (widen the terminal, or use --columns)
     Equal idle devices share a row: --all shows each.
 
     16 devices on 4 GPUs: all ready, no clients, no problems.

@@ -31,7 +31,7 @@ fn servers_and_clients_are_shown() {
     profile profile.toml, applied N ago by USER
 
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  USER  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
+    0.0  0  2g.20gb  ready  -  0  0.0/19.5  N  N  Ns  SERVE  MIG-…
     0.2  0  1g.10gb  ready  USER  2  2.2/9.5  N  N  Ns  SERVE  MIG-…
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
@@ -146,7 +146,7 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
     }
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let text = words.join(" ");
-    assert_contains(&text, "hidden: daemon, server, device (");
+    assert_contains(&text, "not shown: daemon, server, device (");
     let heads = ran
         .stdout
         .lines()

@@ -325,7 +325,7 @@ fn without_a_terminal_nothing_is_cut_or_hidden() {
     let program = format!("{}/bin/cuda-app hold", sim.node.dir().display());
     for args in [&["status"][..], &["status", "--map"]] {
         let shown = sim.run(args).ended(0).stdout;
-        assert!(!shown.contains("hidden:"), "{shown}");
+        assert!(!shown.contains("not shown:"), "{shown}");
         assert_eq!(shown.matches(&program).count(), 2, "{shown}");
         assert_contains(&shown, "its pipe directory is /nowhere");
         assert!(shown.matches(name).count() >= 3, "{shown}");
@@ -377,7 +377,7 @@ fn a_list_loses_uuids_before_memory_and_sms() {
     );
     assert_contains(
         &shown,
-        "\nhidden: uuid (widen the terminal, or use --json)\n",
+        "\nnot shown: uuid (widen the terminal, or use --json)\n",
     );
 }
 
@@ -403,7 +403,7 @@ fn a_check_shortens_names_before_it_hides_settings_and_has_one_set_of_columns() 
       3g.40gb  4-7   42  39.2  one-at-a-time    52.3%  20030M        2  7.4
       3g.40gb, share = 2: 20 of 42 SMs and 19.5 GiB each; 2 SMs remain unused (share
         = 3 uses all)
-    hidden: server (widen the terminal, or use --json)
+    not shown: server (widen the terminal, or use --json)
     It fits: 16 devices on 8 GPUs.
     note: GPUs 0-6: 3g.40gb + 1g.10gb uses 76 of 132 SMs; 1 × 3g.40gb + 1 × 2g.20gb
       + 2 × 1g.10gb uses 124

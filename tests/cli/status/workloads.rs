@@ -79,7 +79,7 @@ fn a_client_has_the_job_the_pod_or_the_container_of_its_group() {
     assert_contains(line(&text, other), "  -                   ");
     let text = sim.in_80_columns("status").stdout;
     assert_contains(&text, "WORKLOAD");
-    assert_contains(&text, "hidden: running ");
+    assert_contains(&text, "not shown: running ");
 }
 
 #[test]

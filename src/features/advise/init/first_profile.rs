@@ -31,6 +31,7 @@ pub fn first_profile(
         remarks: vec![
             "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
                 .to_owned(),
+            "For other users than [mps] below: mps = { serve = \"group:NAME\" }.".to_owned(),
         ],
         select: table([("index", indices.into())]),
         want: table([("mig", false.into())]),
@@ -90,9 +91,7 @@ fn selected_models(
 /// Describes in words which users a device serves.
 fn describe_users(serve: &Serve) -> String {
     match serve {
-        Serve::OneAtATime => {
-            "Any user, one user at a time: the programs of a second user wait".to_owned()
-        }
+        Serve::OneAtATime => "Any user, one user at a time".to_owned(),
         Serve::All => "Every user at once, in one server: a fault of one can end all".to_owned(),
         Serve::Group(name) => format!("The members of the group {name} at once, in one server"),
         Serve::User(name) => format!("The user {name} alone"),
