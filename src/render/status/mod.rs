@@ -291,12 +291,17 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         [] => {}
         [one] => {
             let remedy = one.remedy.as_deref().unwrap_or_default();
+            let device = one.device.as_deref().and_then(|name| node.device_named(name));
+            // A narrow table cuts it.
+            let cause = device
+                .and_then(|device| device.outside_mps.first())
+                .map_or_else(String::new, |program| format!(" ({})", program.cause));
             parts.add_line(&format!(
-                "1 program computes outside MPS and is time-sliced with all clients; {remedy}"
+                "1 program computes outside MPS{cause} and is time-sliced with all clients; {remedy}"
             ));
         }
         several => parts.add_line(&format!(
-            "{} programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the remedies",
+            "{} programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the causes and remedies",
             several.len()
         )),
     }

@@ -53,12 +53,14 @@ fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     );
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        &format!("1 program computes outside MPS and is time-sliced with all clients; {remedy}"),
+        &format!(
+            "1 program computes outside MPS (its pipe directory is /nowhere) and is time-sliced with all clients; {remedy}"
+        ),
     );
     let second = stranger(&sim, "0");
     assert_contains(
         &sim.run(&["status"]).ended(0).stdout,
-        "2 programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the remedies",
+        "2 programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the causes and remedies",
     );
     drop(second);
     let shown = sim.in_80_columns("status").stdout;
