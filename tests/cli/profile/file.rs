@@ -14,7 +14,7 @@ fn built_in_profiles_go_by_their_names() {
     all-large             2 devices       Two halves of every GPU
     all-small             7 devices       As many devices as the GPU has slices, all of the smallest size
     balanced              4 devices       Devices of different sizes on every GPU: large, medium and small
-    inference             4 devices       Devices of medium size for inference services, and small ones for what is left
+    inference             4 devices       Devices of medium size for inference services, and small ones in the rest
     mixed-fleet           4 devices       One file for all nodes of a fleet with different GPUs: the product decides
     training-and-serving  4 devices       One large device for training and small ones for serving on every GPU
     whole-gpu             1 device        Every GPU as one device, not partitioned: one MPS daemon and server each

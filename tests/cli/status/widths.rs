@@ -159,7 +159,7 @@ fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     balanced              4 devices       Devices of different sizes on every GPU:
                                           large, medium and small
     inference             4 devices       Devices of medium size for inference
-                                          services, and small ones for what is left
+                                          services, and small ones in the rest
     mixed-fleet           4 devices       One file for all nodes of a fleet with
                                           different GPUs: the product decides
     training-and-serving  4 devices       One large device for training and small
