@@ -97,8 +97,9 @@ impl Host {
             .filter(|file| file.path().extension().is_some_and(|kind| kind == "conf"))
             .map(|file| (file.file_name(), file.path()))
             .collect();
-        let texts = own.into_iter().chain(parts.into_values());
-        let last = texts
+        let last = own
+            .into_iter()
+            .chain(parts.into_values())
             .filter_map(|file| fs::read_to_string(file).ok())
             .filter_map(|text| parse_kill_user_processes(&text))
             .next_back();

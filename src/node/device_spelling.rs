@@ -329,8 +329,11 @@ impl Node {
         let mark = parse_index(strip_affixes(word))
             .map(GpuMark::Index)
             .or_else(|| parse_gpu_mark(strip_affixes(word)));
-        mark.and_then(|mark| self.index_with(mark))
-            .ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
+        let Some(mark) = mark else {
+            return Err(self.no_gpu_error(word, false));
+        };
+        self.index_with(mark)
+            .ok_or_else(|| self.no_gpu_error(word, true))
     }
 
     /// Returns the error for a GPU's mark that no GPU has, or for a word that is no such mark.

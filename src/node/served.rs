@@ -561,14 +561,15 @@ impl Unmanaged {
 
     /// True if it is the daemon of `run --private`, by the name of its directory: `/tmp/mig-mps-a1cJcU/UUID/pipe`.
     pub fn is_private(&self) -> bool {
-        let is_named_so = self
-            .pipe_directory
+        if self.is_orphan || !self.is_daemon() {
+            return false;
+        }
+        self.pipe_directory
             .value()
             .map(Path::new)
             .and_then(|pipe| pipe.ancestors().nth(2)?.file_name()?.to_str())
             .and_then(|name| name.strip_prefix(PRIVATE_DIRECTORY_PREFIX))
-            .is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS);
-        is_named_so && self.is_daemon() && !self.is_orphan
+            .is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS)
     }
 
     /// True if it serves the device with that name.
