@@ -326,10 +326,10 @@ impl Node {
 
     /// Returns the index of the GPU that a word of `--gpu` means.
     pub fn gpu_index(&self, word: &str) -> Result<u32, NoSuchDevice> {
-        let mark = parse_index(strip_affixes(word))
+        let Some(mark) = parse_index(strip_affixes(word))
             .map(GpuMark::Index)
-            .or_else(|| parse_gpu_mark(strip_affixes(word)));
-        let Some(mark) = mark else {
+            .or_else(|| parse_gpu_mark(strip_affixes(word)))
+        else {
             return Err(self.no_gpu_error(word, false));
         };
         self.index_with(mark)
