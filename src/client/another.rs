@@ -5,25 +5,30 @@ use crate::host::Environment;
 use crate::node::Node;
 use crate::state::DeviceRecord;
 
-/// Returns the name of a device of the same size and limits that has no clients and takes programs of the caller.
+/// The most devices whose daemons are asked for a refused program.
+const MAX_ASKED: usize = 8;
+
+/// Returns the name of a device like this one that has no clients and takes programs of the caller.
 pub fn another_device(
     environment: &Environment,
     node: &Node,
     record: &DeviceRecord,
 ) -> Option<String> {
-    let size = |record: &DeviceRecord| {
-        let settings = &record.settings;
-        (
-            (record.profile.clone(), record.key.gpus().len()),
-            settings.active_thread_percentage,
-            settings.pinned_memory_limit,
-        )
-    };
     node.served()
         .map(|other| &other.record)
-        .filter(|other| other.name != record.name && size(other) == size(record))
+        .filter(|other| other.name != record.name && are_alike(other, record))
+        .take(MAX_ASKED)
         .find(|other| is_free(environment, node, &other.name))
         .map(|other| other.name.clone())
+}
+
+/// True if a program gets as much of one device as of the other, as far as records tell.
+fn are_alike(one: &DeviceRecord, other: &DeviceRecord) -> bool {
+    let (of_one, of_other) = (&one.settings, &other.settings);
+    one.profile == other.profile
+        && one.key.gpus().len() == other.key.gpus().len()
+        && of_one.active_thread_percentage == of_other.active_thread_percentage
+        && of_one.pinned_memory_limit == of_other.pinned_memory_limit
 }
 
 /// True if the device is known to have no clients, and takes programs of the caller.

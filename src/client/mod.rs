@@ -29,4 +29,4 @@ pub use ready::{
     check_user_mapping, verify_devices,
 };
 pub use variables::{ClientOptions, Variables};
-pub use visible::{DeviceList, NotVisible, usable_gpus, visible_devices};
+pub use visible::{DeviceList, usable_gpus, visible_devices};

@@ -162,7 +162,7 @@ fn restart_hint(name: &str, force: &str) -> String {
     match caller() {
         Uid::ROOT => format!("run {command} to start a new daemon"),
         _ => format!(
-            "run `mig-mps run --any -- PROGRAM` to use another device, or ask the owner of the daemon to run {command}"
+            "run {command} if you own the daemon, or ask its owner; `mig-mps status` shows the other devices"
         ),
     }
 }

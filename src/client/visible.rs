@@ -1,7 +1,6 @@
 //! The devices that a program of the caller would see without mig-mps: those in `CUDA_VISIBLE_DEVICES`, or those that Slurm
 //! has given to the job.
 
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -202,14 +201,17 @@ pub fn visible_devices(
 }
 
 /// Returns the positions of the GPUs of a device that a program of the caller may use: of a joint device, those that a
-/// variable lists. Only such a list needs the node.
-pub fn usable_gpus<N: Borrow<Node>, E: From<NotVisible>>(
+/// variable lists.
+pub fn usable_gpus(
+    node: &Node,
     record: &DeviceRecord,
-    node: impl FnOnce() -> Result<N, E>,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<usize>, E> {
-    match DeviceList::of_caller(variable).filter(|_| record.key.is_joint()) {
-        Some(list) => Ok(list.gpus_of(node()?.borrow(), record)?),
+) -> Result<Vec<usize>, NotVisible> {
+    if !record.key.is_joint() {
+        return Ok(record.gpu_positions());
+    }
+    match DeviceList::of_caller(variable) {
+        Some(list) => list.gpus_of(node, record),
         None => Ok(record.gpu_positions()),
     }
 }

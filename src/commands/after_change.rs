@@ -2,7 +2,7 @@
 //!
 //! `up`, `down`, `start` and `restart` note such a change under the lock. The programs run when the lock is released. If a
 //! command was killed or a program has failed, the next `up`, `down` or `heal` runs the programs. `heal` compares only the
-//! files of mig-mps, so it does not find a killed change of instances of other tools.
+//! records of mig-mps, so it misses a killed change that only affected instances of other tools.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -155,7 +155,7 @@ impl DownArgs {
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.stop_holders && !args.destroys_instances() {
         let error = usage_error("--stop-holders needs --destroy-mig or --disable-mig");
-        return Err(error.with_hint("add --destroy-mig or --disable-mig"));
+        return Err(error.with_hint("omit --stop-holders, or add one of these options"));
     }
     let mut args = args.clone();
     // All instances and MIG modes are meant, also those of GPUs without devices.
@@ -437,7 +437,7 @@ fn print_summary(
     if args.disable_mig && outcome.is_unchanged {
         remark_on_remaining_mig_modes(node, plan, &targets.gpus);
     }
-    if run_dir.has_no_records() && !args.consent.json {
+    if args.devices.is_empty() && run_dir.has_no_records() && !args.consent.json {
         remark_on_boot(environment);
     }
     if !args.devices.is_empty() && !plan.is_empty() {

@@ -43,7 +43,7 @@ pub(super) fn remark_on_boot(environment: &Environment) {
     let is_service = environment_variable("SERVICE_RESULT").is_some();
     if environment.is_root() && !is_service && host.applies_profile_at_boot() {
         note(&format!(
-            "mig-mps.service applies {} at the next boot; to prevent this, run `mig-mps systemd --uninstall`",
+            "mig-mps.service applies {} at the next boot; to prevent this, run `systemctl disable mig-mps`",
             host.boot_profile().path().display()
         ));
     }
@@ -112,7 +112,7 @@ pub(super) fn remark_on_remaining_instances(node: &Node, asked: &DownTargets, de
         let why = if destroy == Destroy::All {
             "they hold other devices"
         } else {
-            "they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other \
+            "mig-mps has no record of creating them (--destroy-unmanaged destroys such instances), or they hold other \
              devices"
         };
         let staying = staying.join("\n  ");
@@ -144,7 +144,7 @@ pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String])
     if !unknown.is_empty() {
         let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
-            "{}: mig-mps has no record of enabling MIG mode (a reboot removes the record); to disable MIG mode, run \
+            "{}: mig-mps has no record of enabling MIG mode (the record does not survive a reboot); to disable MIG mode, run \
              `nvidia-smi -i {} -mig 0`",
             describe_staying_mode(&unknown),
             indices.join(",")

@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 
 use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
-use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables, usable_gpus};
+use crate::client::{
+    ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables, usable_gpus,
+};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
@@ -233,8 +235,12 @@ pub fn check_joint_name(node: &Node, served: &Served, word: &str) -> Result<()> 
 
 /// Returns the positions of the GPUs of a device that the caller's programs may use, of a node of which only records are known.
 pub fn observe_usable_gpus(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
-    let node = || observe(environment, Detail::GEOMETRY).map_err(CommandError::from);
-    usable_gpus(record, node, environment_variable)
+    // Only such a list needs the driver.
+    if !record.key.is_joint() || DeviceList::of_caller(environment_variable).is_none() {
+        return Ok(record.gpu_positions());
+    }
+    let node = observe(environment, Detail::GEOMETRY)?;
+    Ok(usable_gpus(&node, record, environment_variable)?)
 }
 
 /// Returns the environment of a device's clients, also of those in Apptainer's containers. Refuses limits above those of the

@@ -11,6 +11,7 @@ use crate::host::{group_by, join_words};
 use crate::node::Node;
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::SettingAssignment;
+use crate::render::format::shorten_list;
 use crate::render::{examples_and_statuses, report};
 use crate::settings::{ACTIVE_THREAD_PERCENTAGE, KEYS};
 use crate::state::RunDir;
@@ -81,7 +82,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
                     report(&line);
                 }
                 report(
-                    "The next `mig-mps up` undoes this unless the profile has it: `mig-mps export`.",
+                    "The next `mig-mps up` restores the profile's settings (see `mig-mps export`).",
                 );
             }
         }
@@ -101,7 +102,12 @@ fn describe_sms(node: &Node, plan: &Plan) -> Vec<String> {
         let device = node.devices.iter().find(|device| device.uuid == set.uuid)?;
         let all = node.size_of(device)?.multiprocessors?;
         let tenths = set.settings.active_thread_percentage.to_tenths();
-        let sms = format!("{} of {} SMs", all.usable_at(tenths), all.all);
+        let of_each = if device.key.is_joint() {
+            " of each GPU"
+        } else {
+            ""
+        };
+        let sms = format!("{} of {} SMs{of_each}", all.usable_at(tenths), all.all);
         Some((sms, set.name.as_str()))
     });
     group_by(sms, |(sms, _), (other, _)| sms == other)
@@ -109,10 +115,17 @@ fn describe_sms(node: &Node, plan: &Plan) -> Vec<String> {
         .map(|group| {
             let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
             let sms = &group[0].0;
-            format!(
-                "Each program on {} can use {sms}.",
-                join_words(&names, "and")
-            )
+            {
+                let devices = if names.len() == 1 {
+                    "device"
+                } else {
+                    "devices"
+                };
+                format!(
+                    "Each new program on {devices} {} can use {sms}.",
+                    shorten_list(&names)
+                )
+            }
         })
         .collect()
 }

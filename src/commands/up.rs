@@ -31,8 +31,8 @@ use crate::state::RunDir;
 
 /// Apply a profile to this node
 ///
-/// Compares the profile with the node, shows a plan and carries it out. Refuses to end running clients without --drain or
-/// --force. If a step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
+/// Compares the profile with the node, shows a plan and carries it out. Ends running clients only with --force; --drain
+/// waits for them. If a step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
 /// nothing.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
@@ -362,8 +362,8 @@ fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
         ""
     };
     note(&format!(
-        "{which} one user at a time: while a user has programs on a device, `mig-mps run` refuses other users, and their \
-         other CUDA programs wait{how_to_share}"
+        "{which} one user at a time: while a user has programs on a device, `mig-mps run` refuses programs of other users, \
+         and CUDA programs that they start without `mig-mps run` wait{how_to_share}"
     ));
 }
 

@@ -63,11 +63,13 @@ pub enum RunError {
 impl Failure for RunError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::TooMuch { program, .. } => {
+                return Some(format!("check that {program} is the intended program"));
+            }
             Self::Start { .. } | Self::Wait { .. } => "run it by hand to see why it does not start",
             Self::Late { .. } | Self::Unkillable { .. } => {
                 "search the kernel log for Xid messages and hung tasks; the GPU may need a reset"
             }
-            Self::TooMuch { .. } => "check that this is NVIDIA's program",
             Self::Traced { .. } => "end the process that traces it, then run this command again",
         };
         Some(hint.to_owned())

@@ -434,8 +434,8 @@ impl Failure for EnvironmentError {
                 "install nvidia-smi with the NVIDIA driver, or set MIG_MPS_NVIDIA_SMI to its path"
             }
             Self::NoSystemctl => {
-                "set MIG_MPS_SYSTEMCTL to the path of systemctl; without systemd, stop and start services with the tool of the \
-                 system, in a container on the host"
+                "set MIG_MPS_SYSTEMCTL to the path of systemctl; without systemd, use the service manager of the system; \
+                 in a container, run the command on the host"
             }
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
             Self::WrongProgram { missing, .. } => return missing.hint(),

@@ -139,7 +139,7 @@ pub fn root_hint() -> String {
         "run the command on the host, because root of a container may lack the privilege".to_owned()
     } else if std::env::args_os().nth(1).is_some_and(|word| word == KEEP) {
         // The user did not run this process.
-        "ask the administrator to run it as root".to_owned()
+        "ask the administrator for access".to_owned()
     } else {
         format!("run it as root: `{}`", sudo_command_line())
     }

@@ -369,7 +369,7 @@ pub(super) fn is_made_by_us(
 pub(super) fn reason_to_destroy(because: impl Into<Reason>, unmanaged: bool) -> Reason {
     let because = because.into();
     if unmanaged {
-        because.with_remark("not known to be created by mig-mps")
+        because.with_remark("mig-mps has no record of creating it")
     } else {
         because
     }

@@ -103,7 +103,7 @@ impl Kill {
         }
         if self.signal.is_none() {
             if let Some(working) = self.describe_working() {
-                let hint = "end the affected clients instead, with --signal; it also ends a client that still works, if you list its pid";
+                let hint = "list only the affected clients, and use --signal; --signal also ends a client that still works";
                 return Err(Problem::new(working, hint));
             }
             let what = format!(

@@ -79,10 +79,11 @@ impl Source {
         let meant = match word.to_ascii_lowercase().as_str() {
             "on" | "yes" | "true" => "true",
             "off" | "no" | "false" => "false",
-            // As in `index = [0-1]`.
-            _ if message.starts_with("invalid date") => {
+            _ if message.starts_with("invalid date") && is_range(word) => {
                 let error = self.error_at(span, "TOML has no ranges of numbers");
-                return error.with_hint("write each number, such as [0, 1]");
+                return error.with_hint(format!(
+                    "write each number, such as [0, 1], or \"{word}\" for a string"
+                ));
             }
             _ => return self.error_at(span, message.replace('`', "\"")),
         };
@@ -201,6 +202,13 @@ impl ProfileError {
 
 /// The most mistakes that are shown.
 const MAX_SHOWN_MISTAKES: usize = 20;
+
+/// True for `0-3`.
+fn is_range(word: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    word.split_once('-')
+        .is_some_and(|(first, last)| is_number(first) && is_number(last))
+}
 
 fn format_mistakes(mistakes: &[Mistake]) -> String {
     let mut shown: Vec<String> = mistakes

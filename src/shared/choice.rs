@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{NoAccess, NotVisible, check_client_access, check_user, usable_gpus};
+use crate::client::{NoAccess, check_client_access, check_user, usable_gpus};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
@@ -79,6 +79,9 @@ pub struct NoneFree {
 impl Failure for NoneFree {
     fn hint(&self) -> Option<String> {
         match self.reasons.as_slice() {
+            [NoAccess::Reserved { .. }] => {
+                Some("run `mig-mps status` to see the devices and whom they serve".to_owned())
+            }
             [only] => only.hint(),
             _ if self.is_temporary() => Some("use --wait 5m to wait for a device".to_owned()),
             [] if self.is_without_daemons => Some(no_daemon_hint()),
@@ -91,9 +94,9 @@ impl Failure for NoneFree {
             }
             [] if !self.profiles.is_empty() => {
                 let profiles: Vec<String> = self.profiles.iter().cloned().collect();
-                let profiles = join_words(&profiles, "or");
+                let profiles = profiles.join(", ");
                 Some(format!(
-                    "choose one of the sizes on this node: --profile {profiles}"
+                    "use --profile with one of the sizes on this node: {profiles}"
                 ))
             }
             [] => Some("run `mig-mps status` to see the devices".to_owned()),
@@ -164,12 +167,7 @@ pub fn free_devices<'n>(
             continue;
         }
         // If the caller may use no GPU of the device, the start of the program is refused later.
-        let gpus = usable_gpus(
-            &served.record,
-            || Ok::<_, NotVisible>(node),
-            environment_variable,
-        );
-        let gpus = gpus.unwrap_or_default();
+        let gpus = usable_gpus(node, &served.record, environment_variable).unwrap_or_default();
         let portion = Portion::for_device(node, device, served, &gpus);
         match check_client_access(served, user, &gpus)
             .and_then(|()| wanted.check_memory(node, device, served, &gpus))

@@ -46,7 +46,10 @@ fn each_point(change: Change, share: usize, recover: impl Fn(&Testbed, &BTreeSet
         }
     }
     // How often a daemon is asked depends on how fast it answers, so some points are not met again.
-    assert!(count * 3 > points.len(), "killed {count} times: {points:?}");
+    assert!(
+        count * 2 >= points.len(),
+        "killed {count} times: {points:?}"
+    );
 }
 
 in_thirds! {

@@ -421,7 +421,7 @@ fn what_the_administrator_wrote_stays() {
     fs::write(profile(&sim), "# mine\n").unwrap();
     let ran = systemd(&sim, &whole(""), &["--install"]).ended(1);
     assert_snapshot!(said(&sim, &ran.stderr), @"
-    error: /etc/mig-mps/profile.toml: it is another profile, so mig-mps does not replace it
+    error: /etc/mig-mps/profile.toml: it is another profile; mig-mps does not replace it
     hint: edit that file and run `systemctl reload mig-mps`; or remove the file, and run this command again
     ");
     assert!(!unit(&sim, NAMES[0]).exists());

@@ -81,7 +81,7 @@ impl ChangeRun<'_> {
         if render::plan::render(&planned.plan) != render::plan::render(&agreed.plan) {
             self.show_plan(&planned)?;
         } else if self.shows_plans() {
-            report("The programs in the way have exited. The plan is unchanged.");
+            report("The clients have exited. The plan is unchanged.");
         }
         // What came while clients were waited for was not agreed to.
         Ok(match self.consent_needed(&planned.plan) {

@@ -299,8 +299,11 @@ impl ChangeRun<'_> {
     /// The error of a change that was interrupted while it waited. What this change has closed stays closed.
     fn interrupted_error(&self) -> CommandError {
         let is_closed = |uuid: &&String| {
-            let record = self.state.load_record(uuid).ok().flatten();
-            record.is_some_and(|record| record.closing.is_some())
+            // A record that cannot be read may be closed.
+            let record = self.state.load_record(uuid);
+            record.map_or(true, |record| {
+                record.is_some_and(|record| record.closing.is_some())
+            })
         };
         let closed: Vec<&String> = self.closing.closed.keys().filter(is_closed).collect();
         let names: Vec<&str> = closed

@@ -117,8 +117,8 @@ fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result
         output.show_existing(tails, file_lines, lines, &dir)?;
         if device.is_dead {
             note(&format!(
-                "the daemon of device {title} has died; a daemon that is killed (by SIGKILL, or for lack of memory) \
-                 writes no last line"
+                "the daemon of device {title} has died; a daemon that was ended by SIGKILL, or by the kernel for lack of \
+                 memory, logs nothing about it"
             ));
         }
         return Ok(ExitStatus::Done);

@@ -186,7 +186,6 @@ You run this node:
 You want to use a GPU:
   mig-mps status                 show the devices, and who uses them
   mig-mps run DEVICE -- PROGRAM  run a program on a device
-  mig-mps kill DEVICE PID        end the work of your program
 ";
 
 /// The commands by task, without what each does: what the program shows if it is called without a command.

@@ -369,14 +369,14 @@ impl RunArgs {
             .map_err(|none| RunObstacle::new(none.is_temporary(), none))?;
         for served in free {
             // A device that fails is passed over while another one does not.
-            let gpus = usable_gpus(
-                &served.record,
-                || Ok::<_, CommandError>(&node),
-                host::environment_variable,
-            );
-            let gpus = gpus?;
-            match self.try_device(environment, &node, served, &gpus) {
-                Ok(_) => found.push(Target::new(&node, environment, served, gpus)),
+            let tried = usable_gpus(&node, &served.record, host::environment_variable)
+                .map_err(|error| RunObstacle::new(false, error))
+                .and_then(|gpus| {
+                    self.try_device(environment, &node, served, &gpus)?;
+                    Ok(Target::new(&node, environment, served, gpus))
+                });
+            match tried {
+                Ok(target) => found.push(target),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -414,7 +414,8 @@ impl RunArgs {
                 |environment, _| environment.caller,
             )
             .map_err(|error| {
-                let is_of_device = matches!(error, NotReady::NoAccess(_));
+                // A change may stop the others, too.
+                let is_of_device = matches!(&error, NotReady::NoAccess(why) if !matches!(why, NoAccess::Changing { .. }));
                 let obstacle = self.run_obstacle(error);
                 if is_of_device && self.takes_one_device() {
                     return obstacle.name_another_device(environment, node, &served.record);

@@ -75,7 +75,7 @@ fn is_only_rank() -> bool {
 /// Says that `--map near` cannot go by the CPUs of a rank.
 pub(super) fn note_not_bound(rank: LocalRank) {
     note(&format!(
-        "the CPU binding of rank {} prefers no device, so the rank uses the device of its number, as with --map cycle; \
+        "rank {} is not bound to the CPUs near one device, so it uses the device of its local rank, as with --map cycle; \
          let the launcher bind the ranks, for example with srun --cpu-bind=cores or mpirun --bind-to core",
         rank.rank
     ));

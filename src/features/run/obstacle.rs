@@ -31,7 +31,7 @@ impl RunObstacle {
         refused: &DeviceRecord,
     ) -> Self {
         if let Some(other) = another_device(environment, node, refused) {
-            let hint = format!("use device {other}, which is free and has the same size");
+            let hint = format!("use device {other}, which is free");
             self.error.hints.insert(0, hint);
         }
         self

@@ -69,6 +69,7 @@ impl Target {
             size: size.unwrap_or_default(),
         }
     }
+
     /// Returns the environment of a program on it.
     pub(super) fn variables(&self, options: &ClientOptions) -> Result<Variables> {
         program_variables(&self.environment, &self.served, &self.gpus, options)

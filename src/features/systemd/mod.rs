@@ -305,7 +305,7 @@ fn install_units(
     let text = profile.source.text();
     match files.check_files(groups.iter().flatten(), text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(command_error(format_args!("{error}, so mig-mps does not replace it")).with_hint(
+            return Err(command_error(format_args!("{error}; mig-mps does not replace it")).with_hint(
                 "edit that file and run `systemctl reload mig-mps`; or remove the file, and run this command again",
             ));
         }

@@ -194,7 +194,8 @@ impl Logs {
                 uuid: record.uuid.clone(),
                 gpus: record.gpu_indices().to_vec(),
                 path: log_path(environment, daemon.as_ref(), served),
-                is_dead: recorded.is_some() && daemon.is_none(),
+                is_dead: daemon.is_none()
+                    && recorded.is_some_and(|daemon| !daemon.is_hidden(&environment.host)),
             }
         });
         let mut logs = Self {

@@ -73,10 +73,10 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "user",
-        help: "Users of its servers, if it has clients",
+        help: "Users of its MPS servers, while it has clients",
         column: Column::left_aligned("USER", 5),
         cell: |_, device| {
-            // A server remains when its user's programs have exited, and keeps nobody out then.
+            // A server remains when its user's programs have exited, and does not exclude other users then.
             let served = device
                 .live_daemon()
                 .filter(|served| !served.clients.are_none())?;

@@ -294,7 +294,7 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
             let device = one.device.as_deref().and_then(|name| node.device_named(name));
             // A narrow table cuts it.
             let cause = device
-                .and_then(|device| device.outside_mps.first())
+                .and_then(|device| device.outside_mps.iter().find(|program| program.is_served))
                 .map_or_else(String::new, |program| format!(" ({})", program.cause));
             parts.add_line(&format!(
                 "1 program computes outside MPS{cause} and is time-sliced with all clients; {remedy}"

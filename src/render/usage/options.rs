@@ -311,7 +311,7 @@ const NEEDLESS_OPTIONS: [(&str, &[&str], &str); 2] = [
         &[
             "[DEVICE]",
             "--any",
-            "--profile <PROFILE>",
+            "--profile <NAME>",
             "--min-memory <SIZE>",
             "--product <REGEX>",
         ],

@@ -81,7 +81,6 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("explain daemon-dead", &["dead", "died"]),
     ("explain daemon-silent", &["no answer"]),
     ("explain daemon-orphan", &["orphan"]),
-    ("explain daemon-not-asked", &["hidden", "busy"]),
     ("explain device-closing", &["closing"]),
     ("explain device-failing", &["failing"]),
     ("explain device-gone", &["no device"]),

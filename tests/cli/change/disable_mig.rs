@@ -40,7 +40,7 @@ fn what_down_says_is_about_the_gpus_asked_for() {
       - destroy 3g.71gb at slices 0-3 (mig-mps created it)
     note: GPU 1 stays in MIG mode: it still has instances
     1 daemon stopped, 1 GPU instance destroyed in N s
-    note: these GPU instances remain, because they are not known to be created by mig-mps (--destroy-unmanaged destroys such instances), or hold other devices:
+    note: these GPU instances remain, because mig-mps has no record of creating them (--destroy-unmanaged destroys such instances), or they hold other devices:
       GPU 1 1g.18gb at slice 6
     note: the next up of profile.toml, also at boot, creates them again, unless you change the profile
     ");
@@ -131,7 +131,7 @@ fn where_the_mode_stays_is_said_before_the_question() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
-    let stays = "GPUs 0-1 stay in MIG mode: mig-mps has no record of enabling MIG mode (a reboot removes the record); to disable MIG mode, run `nvidia-smi -i 0,1 -mig 0`\n";
+    let stays = "GPUs 0-1 stay in MIG mode: mig-mps has no record of enabling MIG mode (the record does not survive a reboot); to disable MIG mode, run `nvidia-smi -i 0,1 -mig 0`\n";
     let ran = sim.run(&["down", "--disable-mig"]).ended(4);
     assert_contains(&ran.stderr, stays);
     assert_contains(&ran.stderr, "confirmation required: ");

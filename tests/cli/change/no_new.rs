@@ -572,7 +572,7 @@ fn the_hint_names_a_free_device_of_the_same_size() {
     let sim = lab();
     let client = sim.client("job-0");
     let restart = closing(&sim, "job-0", &["restart", "job-0", "--drain", "1h"]);
-    let hint = "hint: use device job-1, which is free and has the same size\nhint: wait for the device with --wait 5m\n";
+    let hint = "hint: use device job-1, which is free\nhint: wait for the device with --wait 5m\n";
     let ran = sim.run(&["run", "job-0", "--", "true"]).ended(125).stderr;
     assert_contains(&ran, hint);
     // One in use is none.

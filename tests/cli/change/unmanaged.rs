@@ -72,7 +72,7 @@ fn a_plan_shows_beforehand_what_is_refused() {
         assert_contains(&ran.stdout, shown);
         assert_contains(
             &ran.stdout,
-            "(not in the profile; not known to be created by mig-mps)",
+            "(not in the profile; mig-mps has no record of creating it)",
         );
     }
     let agreed = ["up", &path, "--dry-run", "--destroy-unmanaged"];

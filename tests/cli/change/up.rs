@@ -322,7 +322,7 @@ fn instances_that_others_left_are_finished_or_removed() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
       |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
-      - destroy 1g.10gb at slice 6 (left without a compute instance, and not in the profile; not known to be created by mig-mps)
+      - destroy 1g.10gb at slice 6 (left without a compute instance, and not in the profile; mig-mps has no record of creating it)
       + create the full compute instance in slice 3 (its GPU instance is there without it)
       + start 1 daemon (no daemon yet): 0.3
     ");

@@ -220,7 +220,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     assert_eq!(sim.run_dir(), [""; 0]);
     // Nobody is advised to use it.
     let said = sim.up(&whole("one-at-a-time"), &[]).ended(0).stderr;
-    assert_contains(&said, "their other CUDA programs wait");
+    assert_contains(&said, "start without `mig-mps run` wait");
     assert!(!said.contains("all"), "{said}");
     sim.node
         .node()

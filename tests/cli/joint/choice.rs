@@ -132,3 +132,16 @@ fn the_index_of_one_of_its_gpus_leads_to_it() {
         assert_contains(&ran.stderr, "hint: use the name trainers instead\n");
     }
 }
+
+#[test]
+fn a_device_of_which_no_gpu_is_listed_is_passed_over() {
+    let whole = "[[gpu]]\nselect = { index = [2] }\nmig = false\n";
+    let sim = Sim::served("h200", 3, &format!("{TRAINERS}{whole}"));
+    let other = sim.device("2")["uuid"].as_str().unwrap().to_owned();
+    for choice in [&["--any", "*"][..], &["-n", "1", "*"]] {
+        let mut run = sim.command(&[&["run"], choice, &["--", "cuda-app", "run", "0"]].concat());
+        run.env("CUDA_VISIBLE_DEVICES", &other);
+        let ran = Ran::of(&mut run).ended(0);
+        assert_contains(&ran.stdout, "mps yes");
+    }
+}

@@ -370,7 +370,7 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     assert_snapshot!(said(&sim, &up), @r#"
     note: GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     warning: cannot read the CDI file: /var/run/cdi: others can write to it
-    note: 2 of these devices serve one user at a time: while a user has programs on a device, `mig-mps run` refuses other users, and their other CUDA programs wait; serve = "all" lets users share
+    note: 2 of these devices serve one user at a time: while a user has programs on a device, `mig-mps run` refuses programs of other users, and CUDA programs that they start without `mig-mps run` wait; serve = "all" lets users share
     "#);
     sim.up(&unasked, &[]).ended(0);
     let text = sim.up(PROFILE, &[]).ended(1);

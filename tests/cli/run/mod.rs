@@ -394,7 +394,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     };
     assert_snapshot!(refused(&["--profile", "3g"]), @"
     error: no device with a daemon matches
-    hint: choose one of the sizes on this node: --profile 1g.10gb or 2g.20gb
+    hint: use --profile with one of the sizes on this node: 1g.10gb, 2g.20gb
     ");
     assert_snapshot!(refused(&["--product", "H100"]), @"
     error: no device with a daemon matches

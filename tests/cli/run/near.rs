@@ -124,7 +124,10 @@ fn a_rank_that_is_not_bound_goes_by_its_local_rank() {
         sim.node.node().place_gpus(domains, &places).unwrap();
         let ran = run_rank(&sim, &both, &[("SLURM_LOCALID", "3")], &["--by-rank"]);
         assert_eq!(ran.stdout.trim(), sim.uuid("1"));
-        assert_contains(&ran.stderr, "the CPU binding of rank 3 prefers no device");
+        assert_contains(
+            &ran.stderr,
+            "rank 3 is not bound to the CPUs near one device",
+        );
     }
 }
 

@@ -31,7 +31,8 @@ pub fn first_profile(
         remarks: vec![
             "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
                 .to_owned(),
-            "For other users than [mps] below: mps = { serve = \"group:NAME\" }.".to_owned(),
+            "To serve other users than [mps] does, add mps = { serve = \"group:NAME\" }."
+                .to_owned(),
         ],
         select: table([("index", indices.into())]),
         want: table([("mig", false.into())]),
