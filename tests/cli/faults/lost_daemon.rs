@@ -154,6 +154,8 @@ fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
     };
     let status = unmapped(&["status", "--json"]).json();
     assert_eq!(in_state(&status, "hidden"), ["0.0", "0.2"], "{status:#}");
+    let logs = unmapped(&["logs", "0.2"]);
+    assert!(!logs.stderr.contains("has died"), "{logs:?}");
     for words in [
         &["down", "--yes"][..],
         &["down", "0.2", "--yes"],
@@ -183,4 +185,18 @@ fn a_record_that_cannot_be_read_keeps_the_profile() {
     let profile = sim.status()["applied_profile"].clone();
     assert_eq!(profile["name"], "both");
     assert!(profile["taken_down_at"].is_string(), "{profile:#}");
+}
+
+#[test]
+fn the_logs_of_a_dead_daemon_say_that_it_has_died() {
+    let sim = Sim::small();
+    let is_dead = |name: &str| {
+        let said = sim.run(&["logs", name]).ended(0).stderr;
+        said.contains(&format!("the daemon of device {name} has died"))
+    };
+    assert!(!is_dead("0.0"));
+    sim.kill_daemon("0.0");
+    assert!(is_dead("0.0") && !is_dead("0.2"));
+    sim.run(&["down", "0.0"]).ended(0);
+    assert!(!is_dead("0.0"));
 }
