@@ -212,8 +212,11 @@ impl Failure for NoAccess {
                 opens_again: false, ..
             } => "run `mig-mps status` to see the other devices".to_owned(),
             Self::Closing { .. } => "wait for the device with --wait 5m".to_owned(),
+            Self::InUse { name, .. } => format!(
+                "wait for the device with --wait 5m, or use another device (`mig-mps status`); device {name} serves \
+                 one user at a time, which the key serve in the profile decides"
+            ),
             Self::Faulty { .. }
-            | Self::InUse { .. }
             | Self::Full { .. }
             | Self::Changing { .. }
             | Self::LittleMemory { .. } => {

@@ -82,7 +82,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
                     report(&line);
                 }
                 report(
-                    "The next `mig-mps up` restores the profile's settings (see `mig-mps export`).",
+                    "The next `mig-mps up` resets this. To keep it, copy it from `mig-mps export`.",
                 );
             }
         }
@@ -107,7 +107,13 @@ fn describe_sms(node: &Node, plan: &Plan) -> Vec<String> {
         } else {
             ""
         };
-        let sms = format!("{} of {} SMs{of_each}", all.usable_at(tenths), all.all);
+        let each = all.usable_at(tenths);
+        let in_pairs = if each * 1000 == all.all * tenths {
+            ""
+        } else {
+            " (assigned in pairs)"
+        };
+        let sms = format!("{each} of {} SMs{of_each}{in_pairs}", all.all);
         Some((sms, set.name.as_str()))
     });
     group_by(sms, |(sms, _), (other, _)| sms == other)

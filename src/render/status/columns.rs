@@ -1,5 +1,6 @@
 //! The table of devices.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use super::super::format::{display_or, format_age, format_gib};
 use super::super::output::output_width;
 use super::rows::DeviceRow;
-use crate::host::{Uid, format_ranges, user_name};
+use crate::host::{Uid, format_count, format_ranges, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, NONE, SEVERAL, Table, UNKNOWN};
 use crate::settings::{
@@ -73,7 +74,7 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "user",
-        help: "Users of its MPS servers, while it has clients",
+        help: "Users of its clients",
         column: Column::left_aligned("USER", 5),
         cell: |_, device| {
             // A server remains when its user's programs have exited, and does not exclude other users then.
@@ -307,14 +308,21 @@ fn format_setting(device: &Device, name: &str, unit: &str) -> Option<String> {
     })
 }
 
+/// The most users that are named.
+const MAX_USERS: usize = 2;
+
+/// Returns the users of the clients, or of the servers if no client can be seen: `alice`, `alice,bob`, `3 users`.
 fn format_users(served: &Served) -> Option<String> {
-    let mut names: Vec<String> = served
-        .servers
-        .iter()
-        .map(|server| format_user(server.user))
-        .collect();
-    names.dedup();
-    (!names.is_empty()).then(|| names.join(","))
+    let users: Vec<Option<Uid>> = match served.clients.as_slice() {
+        [] => served.servers.iter().map(|server| server.user).collect(),
+        clients => clients.iter().map(|client| client.user).collect(),
+    };
+    let names: BTreeSet<String> = users.into_iter().map(format_user).collect();
+    match names.len() {
+        0 => None,
+        count if count > MAX_USERS => Some(format_count(count, "user")),
+        _ => Some(names.into_iter().collect::<Vec<_>>().join(",")),
+    }
 }
 
 pub fn format_pids(servers: &[ServerProcess]) -> Option<String> {
