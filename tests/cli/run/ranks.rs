@@ -57,6 +57,10 @@ fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
     }
 }
 
+/// Before the number of ranks. Several run at once, so each takes a free port.
+pub(super) const TORCHRUN: &str = "torchrun --rdzv_backend c10d --rdzv_endpoint localhost:0 --no_python \
+                                   --redirects 1 --tee 1 --nproc_per_node";
+
 #[test]
 fn torchrun_starts_a_rank_on_each_device() {
     let test = "torchrun_starts_a_rank_on_each_device";
@@ -67,8 +71,8 @@ fn torchrun_starts_a_rank_on_each_device() {
     let sim = Sim::served("h200", 2, WHOLE);
     let shown = "echo rank $LOCAL_RANK in $CUDA_MPS_PIPE_DIRECTORY; exec cuda-app run 1";
     let one = sim.command(&["run", "--by-rank", "--", "sh", "-c", shown]);
-    let launcher = "torchrun --standalone --no_python --redirects 1 --tee 1 --nproc_per_node 2";
-    let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
+    let launcher = format!("{TORCHRUN} 2");
+    let ran = Ran::of(&mut launched(&launcher, &one)).ended(0);
     for rank in ["0", "1"] {
         let line = format!("rank {rank} in {}\n", sim.pipe_link(rank).display());
         assert!(ran.stdout.contains(&line), "{line}: {ran:?}");

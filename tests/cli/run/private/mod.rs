@@ -15,6 +15,8 @@ use testkit::{
     terminal, wait_until, write_program,
 };
 
+use super::ranks::TORCHRUN;
+
 /// The directory in which the node's private directories are.
 fn place(sim: &Sim) -> &Path {
     sim.node.run_dir().parent().unwrap()
@@ -347,8 +349,8 @@ fn four_ranks_of_torchrun_share_two_daemons_and_are_warned() {
     }
     let sim = Sim::with("h200", 2);
     let one = private(&sim, &["--", "cuda-app", "run", "1"]);
-    let launcher = "torchrun --standalone --no_python --redirects 1 --tee 1 --nproc_per_node 4";
-    let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
+    let launcher = format!("{TORCHRUN} 4");
+    let ran = Ran::of(&mut launched(&launcher, &one)).ended(0);
     assert_eq!(ran.stdout.matches("mps yes").count(), 4, "{ran:?}");
     assert_eq!(sim.happened("server ready"), 2, "{ran:?}");
     let warning = "4 ranks share 2 devices, but NCCL accepts one rank on each";
