@@ -72,11 +72,6 @@ pub trait Failure: std::error::Error + Send + Sync + 'static {
         None
     }
 
-    /// True if the advice ends with the command that failed, to be run again.
-    fn hint_repeats_command(&self) -> bool {
-        false
-    }
-
     /// All advice, each piece once.
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()

@@ -232,16 +232,16 @@ impl Failure for Cause {
             Self::InUse { holders, stops_services, .. }
                 if !stops_services && holders.iter().any(Holder::is_monitoring) =>
             {
-                Some(Holder::release(holders, false).hint().to_owned())
+                Some(Holder::release_hint(holders, false).to_owned())
             }
             Self::InUse { holders, .. } if holders.is_empty() => {
-                Some(Holder::release(holders, true).hint().to_owned())
+                Some(Holder::release_hint(holders, true).to_owned())
             }
             Self::InUse { .. } => Some(
                 "wait for these processes to exit, then run the same command again to continue".to_owned(),
             ),
             Self::Busy { holders, stops_services, .. } => {
-                Some(Holder::release(holders, *stops_services).hint().to_owned())
+                Some(Holder::release_hint(holders, *stops_services).to_owned())
             }
             Self::NotActive { awaits_reset: true, .. } => Some(
                 "run the command again with --reset, which resets only this GPU, or reboot and run it again; in a \
@@ -278,44 +278,6 @@ impl Failure for Cause {
             ),
             Self::Limits(error) => error.hint(),
             Self::LeftOn(_) | Self::Pending | Self::Other(_) | Self::Interrupted => None,
-        }
-    }
-
-    fn hint_repeats_command(&self) -> bool {
-        match self {
-            cause if cause.lacks_processes() => false,
-            Self::Nvml(error) => error.hint_repeats_command(),
-            Self::Mps(error) => error.hint_repeats_command(),
-            Self::Units(error) | Self::Reset { error, .. } => error.hint_repeats_command(),
-            Self::Environment(error) => error.hint_repeats_command(),
-            Self::File(error) => error.hint_repeats_command(),
-            Self::Limits(error) => error.hint_repeats_command(),
-            Self::CleanupFailed { cause, .. } => cause.hint_repeats_command(),
-            Self::InUse {
-                holders,
-                stops_services,
-                ..
-            } => {
-                *stops_services
-                    || !holders.iter().any(Holder::is_monitoring)
-                    || Holder::release(holders, false).repeats_command()
-            }
-            Self::Busy {
-                holders,
-                stops_services,
-                ..
-            } => Holder::release(holders, *stops_services).repeats_command(),
-            Self::NotActive { .. } | Self::NoDevice | Self::NoInstance => true,
-            Self::NoMig { .. }
-            | Self::StillClient
-            | Self::StillThere { .. }
-            | Self::NoAccount { .. }
-            | Self::OtherId { .. }
-            | Self::NoLists(_)
-            | Self::LeftOn(_)
-            | Self::Pending
-            | Self::Other(_)
-            | Self::Interrupted => false,
         }
     }
 }

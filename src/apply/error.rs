@@ -178,14 +178,14 @@ impl Failure for ApplyError {
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.group_by_cause();
-        let causes = kinds.iter().map(|alike| &alike[0].cause);
-        for hint in causes.clone().filter_map(Failure::hint) {
+        let causes = kinds.iter().map(|alike| alike[0].cause.hint());
+        for hint in causes.flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
             }
         }
-        // A remedy that ends with the same command says it already.
-        if unfinished && !causes.clone().any(Failure::hint_repeats_command) {
+        // A remedy may already say so, in these words.
+        if unfinished && !hints.iter().any(|hint| hint.contains("command again")) {
             hints.push(again);
         }
         hints
@@ -270,7 +270,6 @@ impl fmt::Display for ApplyError {
         f.write_str(&lines.join("\n"))
     }
 }
-
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;

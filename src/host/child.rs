@@ -74,10 +74,6 @@ impl Failure for RunError {
         };
         Some(hint.to_owned())
     }
-
-    fn hint_repeats_command(&self) -> bool {
-        matches!(self, Self::Traced { .. })
-    }
 }
 
 /// Returns a command whose environment is empty but for these variables of the caller.

@@ -67,13 +67,6 @@ const NOT_PERMITTED: &[&str] = &[
     "authentication",
 ];
 
-const NOT_SUPPORTED: &[&str] = &["Not Supported"];
-
-const OF_SLURM: &[&str] = &["slurm_"];
-
-/// The refusals whose cause is known.
-const KNOWN_REFUSALS: [&[&str]; 4] = [NOT_PERMITTED, IN_USE, NOT_SUPPORTED, OF_SLURM];
-
 fn contains_any(said: &str, words: &[&str]) -> bool {
     words.iter().any(|words| said.contains(words))
 }
@@ -98,10 +91,10 @@ impl Failure for ToolError {
                 "wait until every program that has /dev/nvidiaN open has exited, also in containers; persistence mode \
                  (disable with `nvidia-smi -pm 0`) and the module nvidia_drm also keep a GPU open"
             }
-            _ if self.was_refused_with(NOT_SUPPORTED) => {
+            _ if self.was_refused_with(&["Not Supported"]) => {
                 "reboot, because this GPU cannot be reset from here, for example in a virtual machine"
             }
-            _ if self.was_refused_with(OF_SLURM) => {
+            _ if self.was_refused_with(&["slurm_"]) => {
                 "run `scontrol ping` to check whether Slurm's controller answers"
             }
             Self::NoSystemd(_) => {
@@ -121,16 +114,6 @@ impl Failure for ToolError {
             Self::Program { error, .. } => return error.hint(),
         };
         Some(hint.to_owned())
-    }
-
-    fn hint_repeats_command(&self) -> bool {
-        let is_known = |words: &&[&str]| self.was_refused_with(words);
-        match self {
-            Self::Refused { .. } | Self::Strange { .. } => !KNOWN_REFUSALS.iter().any(is_known),
-            Self::NotDone { unit, .. } => unit.is_some(),
-            Self::Program { error, .. } => error.hint_repeats_command(),
-            Self::NoSystemd(_) => false,
-        }
     }
 }
 

@@ -193,14 +193,6 @@ impl Failure for FileError {
         };
         Some(hint)
     }
-
-    fn hint_repeats_command(&self) -> bool {
-        matches!(
-            (self.0.fault, self.kind()),
-            (Some(FileFault::InTheWay), _)
-                | (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-        )
-    }
 }
 
 pub(super) fn describe_owner(uid: u32) -> String {

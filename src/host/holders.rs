@@ -91,51 +91,6 @@ impl Host {
     }
 }
 
-/// What to do about the holders of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
-    StopSlurmd,
-    /// Stop the programs, of which none can be seen.
-    StopPrograms,
-    /// Let `--stop-holders` stop the monitoring services.
-    StopServicesByOption,
-    /// The same after the end of the other processes.
-    EndOthers,
-    StopServices,
-    EndProcesses,
-}
-
-impl Release {
-    pub fn hint(self) -> &'static str {
-        match self {
-            Self::StopSlurmd => {
-                "stop slurmd, then run the command again; `mig-mps help slurm` lists the settings with which \
-                 slurmd keeps GPUs open"
-            }
-            Self::StopPrograms => {
-                "stop the programs that have the GPU open (containers, the display, nvidia-persistenced), then run \
-                 the command again"
-            }
-            Self::StopServicesByOption => {
-                "use --stop-holders to stop these services during the change"
-            }
-            Self::EndOthers => {
-                "end the processes that are not monitoring services, and use --stop-holders to stop the services \
-                 during the change"
-            }
-            Self::StopServices => {
-                "end these processes (services with `systemctl stop`), then run the command again"
-            }
-            Self::EndProcesses => "end these processes, then run the command again",
-        }
-    }
-
-    /// True if the hint ends with the same command.
-    pub fn repeats_command(self) -> bool {
-        !matches!(self, Self::StopServicesByOption | Self::EndOthers)
-    }
-}
-
 impl Holder {
     /// True if it belongs to a known monitoring service, which `--stop-holders` stops and starts again.
     pub fn is_monitoring(&self) -> bool {
@@ -153,20 +108,31 @@ impl Holder {
         program.is_some_and(|program| Path::new(program).ends_with("slurmd"))
     }
 
-    /// Returns what to do about the holders of a GPU. Services are not stopped by option if the option was given.
-    pub fn release(holders: &[Self], stops_services: bool) -> Release {
+    /// Returns what to do about the holders of a GPU. Nobody is sent to the option that stops services if it was given.
+    pub fn release_hint(holders: &[Self], stops_services: bool) -> &'static str {
         if holders.iter().any(Self::is_slurmd) {
-            return Release::StopSlurmd;
+            return "stop slurmd, then run the command again; `mig-mps help slurm` lists the settings with which \
+             slurmd keeps GPUs open";
         }
         let known = holders
             .iter()
             .filter(|holder| holder.is_monitoring() && !stops_services);
         match (holders.len(), known.count()) {
-            (0, _) => Release::StopPrograms,
-            (all, known) if all == known => Release::StopServicesByOption,
-            (_, 0) if holders.iter().any(Self::is_of_service) => Release::StopServices,
-            (_, 0) => Release::EndProcesses,
-            _ => Release::EndOthers,
+            (0, _) => {
+                "stop the programs that have the GPU open (containers, the display, nvidia-persistenced), then run \
+                 the command again"
+            }
+            (all, known) if all == known => {
+                "use --stop-holders to stop these services during the change"
+            }
+            (_, 0) if holders.iter().any(Self::is_of_service) => {
+                "end these processes (services with `systemctl stop`), then run the command again"
+            }
+            (_, 0) => "end these processes, then run the command again",
+            _ => {
+                "end the processes that are not monitoring services, and use --stop-holders to stop the services \
+             during the change"
+            }
         }
     }
 

@@ -384,14 +384,6 @@ impl Failure for MpsError {
             Self::Program(error) => error.hint(),
         }
     }
-
-    fn hint_repeats_command(&self) -> bool {
-        match self {
-            Self::Directory(error) => error.hint_repeats_command(),
-            Self::Program(error) => error.hint_repeats_command(),
-            _ => false,
-        }
-    }
 }
 
 fn busy(seconds: u64, later: Option<&str>) -> String {

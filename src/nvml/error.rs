@@ -267,12 +267,4 @@ impl Failure for NvmlError {
         };
         Some(hint.to_owned())
     }
-
-    fn hint_repeats_command(&self) -> bool {
-        match self {
-            Self::Refused { code, .. } => code.0 == 20,
-            Self::LeftBehind { error, .. } => error.hint_repeats_command(),
-            _ => false,
-        }
-    }
 }

@@ -251,7 +251,7 @@ impl HeldGpus {
 
     /// Returns what to do about the holders.
     pub fn hint(&self) -> &'static str {
-        Holder::release(&self.staying_holders(), !self.services.is_empty()).hint()
+        Holder::release_hint(&self.staying_holders(), !self.services.is_empty())
     }
 
     /// Refuses the switch if the holders are certain to be in its way.
