@@ -156,8 +156,9 @@ impl NoAccess {
     }
 }
 
-/// Plain users may own the daemon, or not: a hint for them says both.
-fn restart_hint(name: &str, force: &str) -> String {
+/// Returns the hint to start a new daemon. A plain user may own the daemon or not, so the hint says both.
+fn restart_hint(name: &str, needs_force: bool) -> String {
+    let force = if needs_force { " --force" } else { "" };
     let command = format!("`mig-mps restart {name}{force}`");
     match caller() {
         Uid::ROOT => format!("run {command} to start a new daemon"),
@@ -174,10 +175,10 @@ impl Failure for NoAccess {
                 "map them, for example with `unshare --map-root-user` or in the configuration of the container"
                     .to_owned()
             }
-            Self::NotServed { name, .. } => restart_hint(name, ""),
+            Self::NotServed { name, .. } => restart_hint(name, false),
             Self::Down {
                 name, needs_force, ..
-            } => restart_hint(name, if *needs_force { " --force" } else { "" }),
+            } => restart_hint(name, *needs_force),
             // Its mode, or its list, is made from the device's setting.
             Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
                 format!("run `mig-mps restart {name}` to give its users access again")

@@ -36,10 +36,11 @@ fn note_under_lock(environment: &Environment, outcome: &Outcome) -> Result<bool>
     }
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let after = AfterChange::open_or_create(&run_dir)?;
-    note_in(&after, &run_dir, environment, outcome)
+    note_in_directory(&after, &run_dir, environment, outcome)
 }
 
-fn note_in(
+/// Notes the outcome in an open directory, if the set of devices has changed. Returns whether it has.
+fn note_in_directory(
     after: &AfterChange,
     run_dir: &RunDir,
     environment: &Environment,
@@ -133,7 +134,7 @@ fn note_missed_change(
             let _lock = taken?;
             let node = observe(environment, Detail::CLIENTS)?;
             let outcome = Outcome::new(Plan::default(), node);
-            note_in(after, run_dir, environment, &outcome).map(drop)
+            note_in_directory(after, run_dir, environment, &outcome).map(drop)
         }
     }
 }

@@ -375,11 +375,15 @@ impl DownTargets {
     }
 }
 
+/// True if systemd runs this to stop a service: it sets this variable for such commands.
+pub(super) fn is_run_by_service() -> bool {
+    std::env::var_os("SERVICE_RESULT").is_some()
+}
+
 /// Records that nothing is left of the applied profile. What was stopped stays so where that cannot be written.
 fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
-    // systemd stops the service at a shutdown, too, and the profile is applied again at the next boot. It sets this variable
-    // for the commands that stop a service.
-    if std::env::var_os("SERVICE_RESULT").is_some() {
+    // systemd stops the service at a shutdown, too, and the profile is applied again at the next boot.
+    if is_run_by_service() {
         return;
     }
     let recorded = environment

@@ -1,7 +1,7 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
-use super::down::DownTargets;
-use crate::host::{Environment, environment_variable, format_gpus};
+use super::down::{DownTargets, is_run_by_service};
+use crate::host::{Environment, format_gpus};
 use crate::node::{Gpu, Node};
 use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
@@ -37,11 +37,11 @@ pub fn remark_on_the_profile(environment: &Environment) {
     }
 }
 
-/// Says that the next boot brings the devices back. It brings none of a plain user's, and at a shutdown it is no news.
+/// Says that the profile is applied again at the next boot. The boot starts no daemons of plain users, and a service that
+/// stops at a shutdown needs no such note.
 pub(super) fn remark_on_boot(environment: &Environment) {
     let host = &environment.host;
-    let is_service = environment_variable("SERVICE_RESULT").is_some();
-    if environment.is_root() && !is_service && host.applies_profile_at_boot() {
+    if environment.is_root() && !is_run_by_service() && host.applies_profile_at_boot() {
         note(&format!(
             "mig-mps.service applies {} at the next boot; to prevent this, run `systemctl disable mig-mps`",
             host.boot_profile().path().display()
@@ -144,8 +144,8 @@ pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String])
     if !unknown.is_empty() {
         let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
-            "{}: mig-mps has no record of enabling MIG mode (the record does not survive a reboot); to disable MIG mode, run \
-             `nvidia-smi -i {} -mig 0`",
+            "{}: mig-mps has no record of enabling MIG mode (the record does not survive a reboot); to disable MIG mode, \
+             run `nvidia-smi -i {} -mig 0`",
             describe_staying_mode(&unknown),
             indices.join(",")
         ));

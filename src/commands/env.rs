@@ -233,7 +233,7 @@ pub fn check_joint_name(node: &Node, served: &Served, word: &str) -> Result<()> 
     )))
 }
 
-/// Returns the positions of the GPUs of a device that the caller's programs may use, of a node of which only records are known.
+/// Returns the positions of the GPUs of a device that the caller's programs may use. Observes the node if that is needed.
 pub fn observe_usable_gpus(environment: &Environment, record: &DeviceRecord) -> Result<Vec<usize>> {
     // Only such a list needs the driver.
     if !record.key.is_joint() || DeviceList::of_caller(environment_variable).is_none() {

@@ -15,9 +15,9 @@ use crate::render::{examples_and_statuses, note};
 
 /// End the work of MPS clients of a device
 ///
-/// The server drops each client, and the CUDA calls of the client fail with error 810. The process continues, and gets a signal only
-/// with --signal. Other clients are not affected. With --drain, the clients first have time to exit, and the remaining
-/// clients are ended only with --force.
+/// The server drops each client, and the CUDA calls of the client fail with error 810. The process continues, and gets a
+/// signal only with --signal. Other clients are not affected. With --drain, the clients first have time to exit, and the
+/// remaining clients are ended only with --force.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "mig-mps kill [OPTIONS] <DEVICE> <PID>...\n       mig-mps kill [OPTIONS] --gpu <N> <PID>...",

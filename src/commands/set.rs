@@ -9,11 +9,11 @@ use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{group_by, join_words};
 use crate::node::Node;
-use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::plan::{self, LeftOut, Plan, Refusal, Set};
 use crate::profile::SettingAssignment;
 use crate::render::format::shorten_list;
 use crate::render::{examples_and_statuses, report};
-use crate::settings::{ACTIVE_THREAD_PERCENTAGE, KEYS};
+use crate::settings::{ACTIVE_THREAD_PERCENTAGE, KEYS, Percentage};
 use crate::state::RunDir;
 
 /// Change settings of a running device
@@ -81,9 +81,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 for line in describe_sms(&outcome.node, &outcome.plan) {
                     report(&line);
                 }
-                report(
-                    "The next `mig-mps up` resets this. To keep it, copy it from `mig-mps export`.",
-                );
+                report("The next `mig-mps up` undoes the change; see `mig-mps export` to keep it.");
             }
         }
         None => {}
@@ -91,49 +89,48 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Describes how many SMs a program can use of devices whose percentage was set, equal devices in one line. The plan
-/// describes a device with a share.
+/// Describes how many SMs a program can use on devices whose percentage was set. Equal devices share a line. Devices with a
+/// share are left out, because the plan already describes them.
 fn describe_sms(node: &Node, plan: &Plan) -> Vec<String> {
-    let sms = plan.sets().filter_map(|set| {
-        let mut keys = set.changes.iter().map(|change| change.key);
-        if set.settings.share.is_some() || !keys.any(|key| key == ACTIVE_THREAD_PERCENTAGE) {
-            return None;
-        }
-        let device = node.devices.iter().find(|device| device.uuid == set.uuid)?;
-        let all = node.size_of(device)?.multiprocessors?;
-        let tenths = set.settings.active_thread_percentage.to_tenths();
-        let of_each = if device.key.is_joint() {
-            " of each GPU"
-        } else {
-            ""
-        };
-        let each = all.usable_at(tenths);
-        let in_pairs = if each * 1000 == all.all * tenths {
-            ""
-        } else {
-            " (assigned in pairs)"
-        };
-        let sms = format!("{each} of {} SMs{of_each}{in_pairs}", all.all);
-        Some((sms, set.name.as_str()))
-    });
-    group_by(sms, |(sms, _), (other, _)| sms == other)
+    let usable = plan
+        .sets()
+        .filter_map(|set| Some((usable_sms(node, set)?, set.name.as_str())));
+    group_by(usable, |(sms, _), (other, _)| sms == other)
         .into_iter()
         .map(|group| {
             let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
-            let sms = &group[0].0;
-            {
-                let devices = if names.len() == 1 {
-                    "device"
-                } else {
-                    "devices"
-                };
-                format!(
-                    "Each new program on {devices} {} can use {sms}.",
-                    shorten_list(&names)
-                )
-            }
+            let devices = if names.len() == 1 {
+                "device"
+            } else {
+                "devices"
+            };
+            format!(
+                "Each new program on {devices} {} can use {}.",
+                shorten_list(&names),
+                group[0].0
+            )
         })
         .collect()
+}
+
+/// `6 of 14 SMs (assigned in pairs)`; `None` if the percentage was not set, or the device has a share.
+fn usable_sms(node: &Node, set: &Set) -> Option<String> {
+    let mut keys = set.changes.iter().map(|change| change.key);
+    if set.settings.share.is_some() || !keys.any(|key| key == ACTIVE_THREAD_PERCENTAGE) {
+        return None;
+    }
+    let device = node.devices.iter().find(|device| device.uuid == set.uuid)?;
+    let all = node.size_of(device)?.multiprocessors?;
+    let threads = set.settings.active_thread_percentage;
+    let each = all.usable_at(threads.to_tenths());
+    let mut text = format!("{each} of {} SMs", all.all);
+    if device.key.is_joint() {
+        text += " of each GPU";
+    }
+    if threads < Percentage::FULL {
+        text += " (assigned in pairs)";
+    }
+    Some(text)
 }
 
 /// The change of settings.

@@ -32,8 +32,8 @@ use crate::state::RunDir;
 /// Apply a profile to this node
 ///
 /// Compares the profile with the node, shows a plan and carries it out. Ends running clients only with --force; --drain
-/// waits for them. If a step fails, the changes are undone. The result is read back from the hardware. Applying the same profile again changes
-/// nothing.
+/// waits for them. If a step fails, the changes are undone. The result is read back from the hardware. Applying the same
+/// profile again changes nothing.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 #[command(after_help = examples_and_statuses(&[

@@ -298,19 +298,20 @@ impl ChangeRun<'_> {
 
     /// The error of a change that was interrupted while it waited. What this change has closed stays closed.
     fn interrupted_error(&self) -> CommandError {
-        let is_closed = |uuid: &&String| {
-            // A record that cannot be read may be closed.
-            let record = self.state.load_record(uuid);
-            record.map_or(true, |record| {
-                record.is_some_and(|record| record.closing.is_some())
-            })
-        };
-        let closed: Vec<&String> = self.closing.closed.keys().filter(is_closed).collect();
-        let names: Vec<&str> = closed
-            .iter()
-            .filter_map(|uuid| Some(self.closing.closed.get(*uuid)?.name.as_str()))
-            .collect();
-        let follows = self.what_heal_does(closed.iter().map(|uuid| uuid.as_str()));
+        let mut closed = Vec::new();
+        let mut names = Vec::new();
+        for (uuid, device) in &self.closing.closed {
+            let is_open = match self.state.load_record(uuid) {
+                Ok(record) => record.is_none_or(|record| record.closing.is_none()),
+                // A record that cannot be read may be that of a closed device.
+                Err(_) => false,
+            };
+            if !is_open {
+                closed.push(uuid.as_str());
+                names.push(device.name.as_str());
+            }
+        }
+        let follows = self.what_heal_does(closed);
         let stay = match names.as_slice() {
             [] => {
                 let what = "Interrupted. No device is closed. To continue the change, run the same command again.";

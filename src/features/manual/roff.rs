@@ -12,8 +12,8 @@ pub fn section_of(topic: &str) -> u8 {
     if topic == "profile" { 5 } else { 7 }
 }
 
-/// Formats a chapter as a manual page. Pictures are left out, and tables become lists: the words of their first columns are often
-/// wider than a column of a page.
+/// Formats a chapter as a manual page. Pictures are left out, and tables become lists, because the words of their first columns
+/// are often wider than a column of a page.
 pub fn render_roff(topic: &Topic, section: u8) -> String {
     let mut page = RoffPage {
         out: format!(

@@ -1,5 +1,6 @@
 //! `mig-mps help --search`: where the manual and the help of commands have a word.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use clap::Command;
@@ -107,19 +108,14 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
     let ours = command_for(&word.to_lowercase());
     let places = places_of(word);
     let searched = Searched::collect_all(program);
-    let is_searched = |command: &str| searched.iter().any(|one| one.command == command);
-    let elsewhere = places.iter().filter(|place| !is_searched(&place.command()));
     let position = |command: &str| places.iter().position(|place| place.command() == command);
-    let mut found: Vec<Hit> = elsewhere
-        .map(|place| {
-            let command = place.command();
-            Hit {
-                rank: (0, position(&command).unwrap_or(0)),
-                text: render_hit(&command, &[place.what], ""),
-                command,
-            }
-        })
-        .collect();
+    let mut found: Vec<Hit> = Vec::new();
+    for place in places {
+        let command = place.command();
+        if !searched.iter().any(|one| one.command == command) {
+            found.push(Hit::in_index(&command, position(&command), place.what));
+        }
+    }
     for searched in searched {
         let ours = ours.filter(|ours| subject_of(ours) == searched.name);
         let indexed: Vec<&str> = places
@@ -132,25 +128,24 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
         if lines.is_empty() && ours.is_none() {
             continue;
         }
-        let rank = match ours {
+        let kind = match ours {
             Some(_) => 0,
             None if is_indexed || searched.explains_setting(word) => 0,
             None if searched.is_about(&beginning) => 1,
             None => 2,
         };
-        // A command of this name comes first, and those with the fewest lines come last.
-        let among = if searched.is_command(word) {
-            0
-        } else {
-            usize::MAX - lines.len()
+        let rank = Rank {
+            kind,
+            position: position(&searched.command).unwrap_or(0),
+            is_other: !searched.is_command(word),
+            lines: Reverse(lines.len()),
         };
-        let position = position(&searched.command).unwrap_or(among);
         let command = match ours.filter(|ours| ours.contains(" --")) {
             Some(ours) => format!("mig-mps {ours}"),
             None => searched.command.clone(),
         };
         found.push(Hit {
-            rank: (rank, position),
+            rank,
             text: render_hit(&command, &lines, &searched.about),
             command,
         });
@@ -164,10 +159,36 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
 
 /// A chapter, or the help of a command, that has the word.
 struct Hit {
-    /// The least comes first.
-    rank: (u8, usize),
+    rank: Rank,
     command: String,
     text: String,
+}
+
+impl Hit {
+    /// A place that the index names outside of what is searched.
+    fn in_index(command: &str, position: Option<usize>, what: &str) -> Self {
+        Self {
+            rank: Rank {
+                position: position.unwrap_or(0),
+                ..Rank::default()
+            },
+            text: render_hit(command, &[what], ""),
+            command: command.to_owned(),
+        }
+    }
+}
+
+/// The place of a hit among others: the least comes first.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// 0 for what is meant by the word, 1 for what is about the word, 2 for the rest.
+    kind: u8,
+    /// The position in the index.
+    position: usize,
+    /// False for the command of this name.
+    is_other: bool,
+    /// The number of lines with the word.
+    lines: Reverse<usize>,
 }
 
 fn not_found(word: &str) -> CommandError {

@@ -414,8 +414,11 @@ impl RunArgs {
                 |environment, _| environment.caller,
             )
             .map_err(|error| {
-                // A change may stop the others, too.
-                let is_of_device = matches!(&error, NotReady::NoAccess(why) if !matches!(why, NoAccess::Changing { .. }));
+                // A change of the node may also stop other devices.
+                let is_of_device = !matches!(
+                    error,
+                    NotReady::NotAttached { .. } | NotReady::NoAccess(NoAccess::Changing { .. })
+                );
                 let obstacle = self.run_obstacle(error);
                 if is_of_device && self.takes_one_device() {
                     return obstacle.name_another_device(environment, node, &served.record);

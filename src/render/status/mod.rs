@@ -292,7 +292,7 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
         [one] => {
             let remedy = one.remedy.as_deref().unwrap_or_default();
             let device = one.device.as_deref().and_then(|name| node.device_named(name));
-            // A narrow table cuts it.
+            // A narrow table cuts the cause.
             let cause = device
                 .and_then(|device| device.outside_mps.iter().find(|program| program.is_served))
                 .map_or_else(String::new, |program| format!(" ({})", program.cause));

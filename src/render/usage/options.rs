@@ -9,7 +9,8 @@ use super::UsageMistake;
 use crate::host::quote_for_shell;
 use crate::settings::find_setting;
 
-/// Commands, the options that they have in other programs or had in earlier versions, and our way. No command stands for every command.
+/// Commands, the options that they have in other programs or had in earlier versions, and our way. No command stands for
+/// every command.
 type Row = (
     &'static [&'static str],
     &'static [&'static str],
