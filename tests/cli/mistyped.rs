@@ -100,10 +100,13 @@ fn words_are_found_by_their_beginning_and_titles_come_first() {
         ("undo", "mig-mps up --previous\n"),
         ("history", "mig-mps profiles --history\n"),
         ("Slurm", "mig-mps slurm --help\n"),
+        ("fault", "mig-mps explain gpu-fault\n"),
     ] {
         let found = search(word);
         assert!(found.starts_with(first), "{word}: {found}");
     }
+    let ran = without_gpu(&["help", "dead"], "").ended(0);
+    assert_contains(&ran.stdout, "mig-mps explain daemon-dead\n");
     // Signs are no patterns.
     assert_contains(&search("--drain"), "--drain <DURATION>");
     without_gpu(&["help", "--search", "a.*b"], "").ended(1);

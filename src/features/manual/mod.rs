@@ -89,7 +89,9 @@ fn find_help(subject: &str, program: &mut Command) -> Option<String> {
     let lower = subject.to_lowercase();
     let is_ours = TOPICS.iter().any(|topic| topic.name == lower)
         || ALIASES.iter().any(|alias| alias.name == lower);
-    let subject = match command_for(&lower).filter(|_| !is_ours) {
+    // A state such as `dead` is explained, and the help of `explain` says nothing about the state.
+    let is_help = |ours: &&str| !is_ours && !ours.starts_with("explain ");
+    let subject = match command_for(&lower).filter(is_help) {
         Some(ours) => subject_of(ours),
         None => lower.as_str(),
     };

@@ -140,7 +140,8 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
             is_other: !searched.is_command(word),
             lines: Reverse(lines.len()),
         };
-        let command = match ours.filter(|ours| ours.contains(" --")) {
+        let is_whole = |ours: &&str| ours.contains(" --") || ours.starts_with("explain ");
+        let command = match ours.filter(is_whole) {
             Some(ours) => format!("mig-mps {ours}"),
             None => searched.command.clone(),
         };
