@@ -17,7 +17,7 @@ use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Result, usage_error};
 use crate::geometry::ProfileName;
 use crate::host::{closest_match, quote_for_shell, read_text_from};
-use crate::node::{NoSuchDevice, Node};
+use crate::node::{NoSuchDevice, Node, SelectDevices};
 use crate::profile::{Profile, ProfileError};
 use crate::render::{ProgressForm, is_quiet, is_watched};
 
@@ -45,6 +45,13 @@ pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, Stri
 pub fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
     let error = "expected an address and a port, such as 127.0.0.1:19835 or [::]:19835";
     text.parse().map_err(|_| error)
+}
+
+impl SelectDevices for DeviceArgs {
+    fn select(&self, node: &Node) -> Option<Vec<String>> {
+        let names = self.resolve_names(node).ok()?;
+        (!self.is_empty()).then_some(names)
+    }
 }
 
 impl DeviceArgs {

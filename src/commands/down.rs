@@ -19,7 +19,7 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, format_gpus, to_printable};
-use crate::node::{Device, Gpu, LOST_GPU_REMEDY, Node};
+use crate::node::{Device, Gpu, LOST_GPU_REMEDY, Node, Observer};
 use crate::plan::{self, Destroy, DownRequest, LeftOut, Plan, Refusal};
 use crate::render::format::format_count;
 use crate::render::{examples_and_statuses, format_time_taken, note, report, warn};
@@ -221,6 +221,7 @@ fn stop_and_destroy(args: &DownArgs, environment: &Environment) -> Result<ExitSt
         },
         no_new: args.no_new.no_new,
         on_failure: OnFailure::GoOn,
+        observer: Observer::new(environment).asking_only(&args.devices),
         ..ChangeOptions::new(environment, &directories, &args.consent)
     }
     .run(&mut change)?;

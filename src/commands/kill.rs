@@ -9,7 +9,7 @@ use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid, Uid, user_name};
 use crate::mps::ClientPolicy;
-use crate::node::{Client, Detail, Node, observe};
+use crate::node::{Client, Detail, Node, Observer, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::{examples_and_statuses, note};
 
@@ -75,7 +75,10 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let mut shown: Option<Plan> = None;
     let directories = environment.directories_or_system();
-    let options = ChangeOptions::new(environment, &directories, &args.consent);
+    let options = ChangeOptions {
+        observer: Observer::new(environment).asking_only(&devices),
+        ..ChangeOptions::new(environment, &directories, &args.consent)
+    };
     let outcome = options.run_plan(|node, run_dir| {
         let shown_kill = shown.as_ref().and_then(|plan| plan.kill.as_ref());
         let device = match shown_kill {

@@ -12,7 +12,7 @@ use super::{Context, known_devices, own_directories};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::Node;
+use crate::node::{Node, Observer};
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::render::{examples_and_statuses, report};
 use crate::state::RunDir;
@@ -72,6 +72,7 @@ pub(super) fn start_daemons(
     let directories = own_directories(environment, consent)?;
     let options = ChangeOptions {
         no_new: request.no_new,
+        observer: Observer::new(environment).asking_only(request.devices),
         ..ChangeOptions::new(environment, &directories, consent)
     };
     let mut change = DaemonStarts {

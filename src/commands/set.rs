@@ -8,7 +8,7 @@ use super::{Context, own_directories, remark_on_plan};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{group_by, join_words};
-use crate::node::Node;
+use crate::node::{Node, Observer};
 use crate::plan::{self, LeftOut, Plan, Refusal, Set};
 use crate::profile::SettingAssignment;
 use crate::render::format::shorten_list;
@@ -64,7 +64,10 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         ..problem.into()
     })?;
     let directories = own_directories(environment, &args.consent)?;
-    let options = ChangeOptions::new(environment, &directories, &args.consent);
+    let options = ChangeOptions {
+        observer: Observer::new(environment).asking_only(&devices),
+        ..ChangeOptions::new(environment, &directories, &args.consent)
+    };
     let outcome = options.run(&mut SetChange {
         devices: &devices,
         settings: &settings,

@@ -33,7 +33,7 @@ pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, NO_DRIVER, Severity};
 pub use gpu::Gpu;
 pub use observe::{
-    ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
+    ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, SelectDevices, observe, observe_records,
     observe_without_driver,
 };
 pub use outside_cause::{OutsideCause, OutsideMps};

@@ -1,6 +1,7 @@
 //! The interfaces to the host and to NVML against a simulated node: who holds a GPU, the services in the way, and the reset.
 
 mod crowd;
+mod sessions;
 
 use std::path::Path;
 use std::time::Duration;

@@ -30,11 +30,13 @@ const RETRIES: u32 = 2;
 /// Time that a daemon's process may outlive its socket when it exits.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Fills in the state of every recorded daemon. One may take up to `limit` to answer.
+/// Fills in the state of every recorded daemon. One may take up to `limit` to answer. [`Ask::Each`] means the devices named in
+/// `asked`, or all.
 pub(super) fn observe_daemons(
     environment: &Environment,
     table: &ProcessTable,
     detail: Detail,
+    asked: Option<&[String]>,
     limit: Duration,
     node: &mut Node,
 ) {
@@ -76,7 +78,8 @@ pub(super) fn observe_daemons(
             .and_then(|process| log_path(environment, Some(process), served))
             .and_then(|path| LogDir::open(&path).ok());
         // Only a session reads settings back.
-        let may_guess = detail.ask == Ask::IfNeeded;
+        let is_asked = asked.is_none_or(|names| names.contains(&served.record.name));
+        let may_guess = detail.ask == Ask::IfNeeded || !is_asked;
         let mut probe = Probe {
             context,
             served,
@@ -85,11 +88,7 @@ pub(super) fn observe_daemons(
             limit,
             processes: device.processes.as_ref(),
             logs,
-            // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
-            last: last_answers()
-                .get(&daemon)
-                .filter(|last| may_guess || last.answer.is_none())
-                .cloned(),
+            last: last_answers().get(&daemon).cloned(),
         };
         // It answers no session.
         if probe.served.state == DaemonState::Closing {

@@ -11,5 +11,7 @@ mod records;
 mod unmanaged;
 
 pub use daemon_session::ANSWER_TIMEOUT;
-pub use observer::{Detail, Observer, observe, observe_records, observe_without_driver};
+pub use observer::{
+    Detail, Observer, SelectDevices, observe, observe_records, observe_without_driver,
+};
 pub use records::{DeviceLogs, Logs};

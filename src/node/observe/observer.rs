@@ -52,7 +52,8 @@ pub enum Ask {
     /// Those whose state NVML and `/proc` do not tell, and that have changed since their last answer: a control session
     /// costs the daemon log lines and 1 to 2 ms.
     IfNeeded,
-    /// Every daemon.
+    /// Every daemon that the observer is to ask, unless it has answered this process shortly before and nothing that can be seen
+    /// has changed since. Only an answer has the settings that are in force.
     Each,
 }
 
@@ -156,6 +157,14 @@ pub struct Observer<'a> {
     does_without_driver: bool,
     /// The driver's failure, which is not waited for again.
     failure: Option<NvmlError>,
+    /// The devices that [`Ask::Each`] means; all if there are none.
+    asked: Option<&'a dyn SelectDevices>,
+}
+
+/// A selection of devices, as on a command line.
+pub trait SelectDevices {
+    /// Returns the names of the selected devices of a node; `None` for all, or if the selection does not fit the node.
+    fn select(&self, node: &Node) -> Option<Vec<String>>;
 }
 
 impl<'a> Observer<'a> {
@@ -166,6 +175,16 @@ impl<'a> Observer<'a> {
             nvml: None,
             does_without_driver: false,
             failure: None,
+            asked: None,
+        }
+    }
+
+    /// Asks only the daemons of the selected devices, and the others if needed: a change of one device depends on no settings of
+    /// others.
+    pub fn asking_only(self, devices: &'a dyn SelectDevices) -> Self {
+        Self {
+            asked: Some(devices),
+            ..self
         }
     }
 
@@ -234,7 +253,16 @@ impl<'a> Observer<'a> {
         // Read last, so that it has every server that NVML lists.
         let table = read_mps_table(&environment.host).map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
-        observe_daemons(environment, &table, detail, ANSWER_TIMEOUT, &mut node);
+        let asked = self.asked.and_then(|devices| devices.select(&node));
+        let asked = asked.as_deref();
+        observe_daemons(
+            environment,
+            &table,
+            detail,
+            asked,
+            ANSWER_TIMEOUT,
+            &mut node,
+        );
         find_access_faults(environment, &mut node);
         if detail.reads_workloads() {
             idle_pods::find_idle(environment, &mut node);
@@ -317,7 +345,7 @@ pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit:
     let table = environment
         .host
         .process_families(daemons.map(|daemon| daemon.pid));
-    observe_daemons(environment, &table, node.detail, limit, node);
+    observe_daemons(environment, &table, node.detail, None, limit, node);
 }
 
 /// Takes the processes on a device from those that were read; `None` if they are hidden on one of its GPUs.
