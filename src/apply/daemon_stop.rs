@@ -8,7 +8,7 @@ use super::compute_mode::restore_compute_mode;
 use super::context::{Run, StepOf};
 use super::gpu_state::History;
 use crate::host::Uid;
-use crate::mps::{ClientPolicy, Daemon, MpsError, StopMethod};
+use crate::mps::{ClientPolicy, Daemon, MpsError, MpsProcesses, StopMethod};
 use crate::nvml::GpuHandle;
 use crate::plan::{EndStray, GpuPlan, Start, Stop};
 use crate::state::{DeviceRecord, StoppedDevice, is_disk_full};
@@ -174,9 +174,14 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
             means,
         )?);
     }
-    // An interrupted start may have left a daemon that it did not record.
     let spares_clients = patience == ClientPolicy::Idle;
-    Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
+    let end =
+        |processes| daemon.end_unrecorded(host, processes, daemon_user(record), spares_clients);
+    if record.daemon.is_some() {
+        return Ok(end(&run.mps_processes)?);
+    }
+    // An interrupted start may have left a daemon that it did not record, or may be about to.
+    Ok(end(&MpsProcesses::read(host)?)?)
 }
 
 /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
@@ -219,10 +224,10 @@ pub(super) fn forget_daemon(run: &Run<'_>, record: &DeviceRecord) -> Result<(), 
 /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
 pub(super) fn is_alive(run: &Run<'_>, record: &DeviceRecord) -> bool {
     let host = &run.context.environment.host;
-    let count = run
-        .daemon_of(record)
-        .count_processes(host, daemon_user(record));
-    count.map_or(true, |count| count > 0)
+    MpsProcesses::read(host).map_or(true, |processes| {
+        let daemon = run.daemon_of(record);
+        daemon.count_processes(host, &processes, daemon_user(record)) > 0
+    })
 }
 
 /// The user that a recorded daemon runs as.

@@ -99,10 +99,13 @@ impl Daemon {
 
     /// Ends the processes of a failed start, and adds that to its error.
     fn clean_up(&self, host: &Host, mut error: MpsError, in_the_way: Option<String>) -> MpsError {
-        let found = self.count_processes(host, caller());
-        let (found, unended, unknown) = match (found, self.end_mps_processes(host, caller())) {
-            (Ok(found), Ok(unended)) => (found, unended, None),
-            (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
+        let ended = MpsProcesses::read(host).and_then(|processes| {
+            let found = self.count_processes(host, &processes, caller());
+            Ok((found, self.end_mps_processes(host, &processes, caller())?))
+        });
+        let (found, unended, unknown) = match ended {
+            Ok((found, unended)) => (found, unended, None),
+            Err(error) => (0, Vec::new(), Some(error)),
         };
         let ended = format!("the processes that it had started ({found}) were ended");
         let notes: Vec<String> = [

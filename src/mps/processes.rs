@@ -152,40 +152,48 @@ impl Daemon {
             .filter(|process| is_server(process) && uses_pipe_dir(process, &self.pipe))
     }
 
-    /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
-    pub fn count_processes(&self, host: &Host, owner: Uid) -> FileResult<usize> {
-        let processes = MpsProcesses::read(host)?;
-        let daemons = self.daemons_here(host, &processes, owner);
-        Ok(daemons.len() + self.servers_here(&processes).count())
+    /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it, among these processes.
+    pub fn count_processes(&self, host: &Host, processes: &MpsProcesses, owner: Uid) -> usize {
+        let daemons = self.daemons_here(host, processes, owner);
+        daemons.len() + self.servers_here(processes).count()
     }
 
-    /// Ends the unrecorded processes of this pipe directory. With `spares_clients`, a daemon that has some, or does not
-    /// tell, is an error.
+    /// Ends the unrecorded processes of this pipe directory, among these processes and by the directory's lock. With
+    /// `spares_clients`, a daemon that has some, or does not tell, is an error.
     pub fn end_unrecorded(
         &self,
         host: &Host,
+        processes: &MpsProcesses,
         owner: Uid,
         spares_clients: bool,
     ) -> Result<(), MpsError> {
         if spares_clients {
-            for daemon in self.daemons_here(host, &MpsProcesses::read(host)?, owner) {
+            for daemon in self.daemons_here(host, processes, owner) {
                 self.check_no_clients(host, &daemon)?;
             }
         }
-        self.check_all_ended(&self.end_mps_processes(host, owner)?)
+        self.check_all_ended(&self.end_mps_processes(host, processes, owner)?)
     }
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
-    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> FileResult<Vec<Pid>> {
-        let daemons = self.daemons_here(host, &MpsProcesses::read(host)?, owner);
+    pub(super) fn end_mps_processes(
+        &self,
+        host: &Host,
+        processes: &MpsProcesses,
+        owner: Uid,
+    ) -> FileResult<Vec<Pid>> {
+        let end_servers = |processes: &MpsProcesses| {
+            let servers = open_processes(host, self.servers_here(processes))?;
+            Ok(end_processes(&servers))
+        };
+        let daemons = self.daemons_here(host, processes, owner);
+        if daemons.is_empty() {
+            return end_servers(processes);
+        }
         let mut unended = end_processes(&open_processes(host, &daemons)?);
-        // Read again: a daemon may have started a server until it ended.
-        let now = MpsProcesses::read(host)?;
-        unended.extend(end_processes(&open_processes(
-            host,
-            self.servers_here(&now),
-        )?));
+        // A daemon may have started a server until it ended.
+        unended.extend(end_servers(&MpsProcesses::read(host)?)?);
         Ok(unended)
     }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::log::worker_threads;
 use super::processes::{
     MpsProcesses, end_processes, format_pids, is_server, kill_processes_after, open_processes,
@@ -96,7 +98,7 @@ impl Daemon {
             return Ok(());
         }
         if means != StopMethod::Session {
-            return self.end_by_signals(host, held, servers);
+            return self.end_by_signals(host, processes, held, servers);
         }
         if patience == ClientPolicy::AT_ONCE {
             self.terminate_clients(&servers);
@@ -109,8 +111,8 @@ impl Daemon {
             // No client has to be spared.
             Err(_) => String::new(),
         };
-        // A server may have started, and its daemon ended, since the processes were read.
-        let servers = self.open_servers(host, &MpsProcesses::read(host)?, daemon.0)?;
+        // A server may have started since the processes were read.
+        let servers = self.current_servers(host, processes, &held)?;
         if patience == ClientPolicy::Idle && !servers.is_empty() {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.
@@ -134,7 +136,7 @@ impl Daemon {
             }
             return Err(error);
         }
-        self.end_by_signals(host, held, servers)
+        self.end_by_signals(host, processes, held, servers)
     }
 
     /// Asks the daemon to admit no new clients, and to exit when the last one has left. Returns how many threads of its server
@@ -195,18 +197,39 @@ impl Daemon {
         open_processes(host, children.chain(others))
     }
 
-    /// Stops the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
+    /// The same for a daemon that may have started and ended since. The servers of one that runs are its children: only those of
+    /// one that has ended are looked for on the whole node.
+    fn current_servers(
+        &self,
+        host: &Host,
+        processes: &MpsProcesses,
+        daemon: &ProcessHandle,
+    ) -> FileResult<Vec<ProcessHandle>> {
+        let servers = self.open_servers(host, processes, daemon.pid)?;
+        if daemon.has_ended() {
+            return self.open_servers(host, &MpsProcesses::read(host)?, daemon.pid);
+        }
+        Ok(servers)
+    }
+
+    /// Ends the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
     /// daemon.
     fn end_by_signals(
         &self,
         host: &Host,
+        processes: &MpsProcesses,
         daemon: ProcessHandle,
         mut servers: Vec<ProcessHandle>,
     ) -> Result<(), MpsError> {
         let pid = daemon.pid;
+        let is_suspended = suspend(host, &daemon);
+        let mut now = self.current_servers(host, processes, &daemon);
         let mut unended = end_processes(&[daemon]);
-        // The daemon may have started another one until it ended.
-        let now = MpsProcesses::read(host).and_then(|now| self.open_servers(host, &now, pid));
+        if !is_suspended {
+            // It may have started another server until it ended.
+            let processes = MpsProcesses::read(host);
+            now = processes.and_then(|processes| self.open_servers(host, &processes, pid));
+        }
         let unread = now.map(|now| servers.extend(now)).err();
         unended.extend(kill_processes_after(&servers, EXIT_TIMEOUT));
         unended.sort_unstable();
@@ -341,6 +364,26 @@ impl Daemon {
             .servers
             .iter()
             .any(|known| known.pid == server && known.clients.contains(&Some(client))))
+    }
+}
+
+/// Suspends a process, which starts no other one until it is resumed or ended. Returns false if it goes on.
+fn suspend(host: &Host, process: &ProcessHandle) -> bool {
+    /// The kernel may have to finish an operation of the process first.
+    const LIMIT: Duration = Duration::from_millis(100);
+    let _ = process.send_signal(Signal::STOP);
+    let until = Instant::now() + LIMIT;
+    loop {
+        match host.find_process(process.pid) {
+            Some(found) if !found.is_stopped && !process.has_ended() => {}
+            _ => return true,
+        }
+        if process.wait_for_exit(Duration::from_millis(1)) {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host::{
     Directory, Environment, FileError, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
     use_service_limits,
 };
-use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
+use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR, MpsProcesses};
 use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
 use crate::plan::{self, Destroy, DownRequest, Plan, Refusal};
 use crate::render::{ProgressForm, start_progress};
@@ -220,7 +220,9 @@ pub(super) fn end_processes(environment: &Environment, directory: &Path, device:
         directory.join("log"),
     );
     let host = &environment.host;
-    let _ = daemon.end_unrecorded(host, caller(), false);
+    if let Ok(processes) = MpsProcesses::read(host) {
+        let _ = daemon.end_unrecorded(host, &processes, caller(), false);
+    }
 }
 
 /// Ends the daemons that killed processes of this user have left in private directories, and removes these.
