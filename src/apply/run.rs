@@ -47,7 +47,11 @@ pub fn run(
     let (host, boot_id) = (&environment.host, &context.node.boot_id);
     // What only ends or heals begins on a full disk: often nothing else frees it.
     let may_lack = on_failure == OnFailure::GoOn;
-    let mps_processes = MpsProcesses::read(host).map_err(ApplyError::at_start)?;
+    // The snapshot was taken under the lock, or found that none is needed.
+    let mps_processes = match &context.node.mps_table {
+        Some(table) => MpsProcesses::from_table(table),
+        None => MpsProcesses::read(host).map_err(ApplyError::at_start)?,
+    };
     let journal =
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
     let run = Run {

@@ -88,15 +88,20 @@ pub struct MpsProcesses {
 
 impl MpsProcesses {
     pub fn read(host: &Host) -> FileResult<Self> {
+        Ok(Self::from_table(&read_mps_table(host)?))
+    }
+
+    /// Sorts the processes of a table.
+    pub fn from_table(table: &ProcessTable) -> Self {
         let mut by_pipe: BTreeMap<Option<PathBuf>, Vec<Process>> = BTreeMap::new();
-        for process in read_mps_table(host)?.iter() {
+        for process in table.iter() {
             let pipe = process.environment_bytes(PIPE_VARIABLE);
             by_pipe
                 .entry(pipe.map(PathBuf::from))
                 .or_default()
                 .push(process.clone());
         }
-        Ok(Self { by_pipe })
+        Self { by_pipe }
     }
 
     /// Returns the processes that may belong to a pipe directory.

@@ -10,7 +10,7 @@ use super::joint::{client_limits, shared_compute_mode};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::failure::Problem;
-use crate::host::{Host, Xid, format_gpus};
+use crate::host::{Host, ProcessTable, Xid, format_gpus};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
@@ -53,6 +53,8 @@ pub struct Node {
     pub pods_unknown: Option<String>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
+    /// The processes of MPS programs; `None` if `/proc` was not read.
+    pub mps_table: Option<ProcessTable>,
     /// The recent Xids in the kernel's log, or the reason why they cannot be read; `None` if it was not read.
     pub xids: Option<Result<Vec<Xid>, String>>,
     /// The profile that was applied last. Read by `status`.

@@ -99,34 +99,34 @@ fn processes_of_others_are_told_apart_by_their_names() {
         ("list", 1, 0),
         // What has a GPU open may keep its MIG mode from changing.
         ("plan PROFILE", 1, 1),
-        ("up PROFILE --yes", 4, 3),
+        ("up PROFILE --yes", 3, 3),
         ("status", 1, 0),
         ("metrics", 1, 0),
         ("heal", 1, 0),
         ("doctor", 2, 1),
         ("plan PROFILE", 1, 0),
         ("up PROFILE --yes", 1, 0),
-        ("set 0.0 active-thread-percentage=50", 4, 0),
-        ("restart 0.0 --yes", 4, 0),
-        ("down 0.0 --yes", 4, 0),
-        ("start 0.0", 4, 0),
-        ("restart * --yes", 4, 0),
-        ("down --yes", 4, 0),
+        ("set 0.0 active-thread-percentage=50", 3, 0),
+        ("restart 0.0 --yes", 3, 0),
+        ("down 0.0 --yes", 3, 0),
+        ("start 0.0", 3, 0),
+        ("restart * --yes", 3, 0),
+        ("down --yes", 3, 0),
     ]);
 }
 
 #[test]
 fn daemons_that_are_dead_or_suspended_cost_no_more_passes() {
     check_passes(&[
-        ("up PROFILE --yes", 4, 3),
-        ("KILL down --yes", 4, 0),
-        ("up PROFILE --yes", 4, 0),
-        ("KILL down --force --yes", 4, 0),
-        ("up PROFILE --yes", 4, 0),
-        ("KILL heal", 4, 0),
-        ("STOP down --force --yes", 4, 0),
-        ("up PROFILE --yes", 4, 0),
-        ("STOP restart * --force --yes", 4, 0),
+        ("up PROFILE --yes", 3, 3),
+        ("KILL down --yes", 3, 0),
+        ("up PROFILE --yes", 3, 0),
+        ("KILL down --force --yes", 3, 0),
+        ("up PROFILE --yes", 3, 0),
+        ("KILL heal", 3, 0),
+        ("STOP down --force --yes", 3, 0),
+        ("up PROFILE --yes", 3, 0),
+        ("STOP restart * --force --yes", 3, 0),
     ]);
 }
 

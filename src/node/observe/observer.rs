@@ -285,6 +285,7 @@ impl<'a> Observer<'a> {
             node.xids = Some(environment.host.recent_xids());
         }
         finish_utilizations(utilizations, &mut node);
+        node.mps_table = Some(table);
         Ok(node)
     }
 
