@@ -147,11 +147,7 @@ impl Device {
 
     /// Returns the UUIDs by which the driver knows it: those of all GPUs of a joint device.
     pub fn driver_uuids(&self) -> &[String] {
-        if self.key.is_joint() {
-            &self.key.joint
-        } else {
-            std::slice::from_ref(&self.uuid)
-        }
+        self.key.driver_uuids(&self.uuid)
     }
 
     /// Returns the indices of its GPUs, as far as they are known.

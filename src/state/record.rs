@@ -81,6 +81,15 @@ impl DeviceKey {
         self.gpus().iter().any(|own| own == uuid)
     }
 
+    /// Returns the UUIDs by which the driver knows the device with this UUID: those of all GPUs of a joint one.
+    pub fn driver_uuids<'a>(&'a self, uuid: &'a String) -> &'a [String] {
+        if self.is_joint() {
+            &self.joint
+        } else {
+            std::slice::from_ref(uuid)
+        }
+    }
+
     /// Returns the devices as CUDA takes them, where the device has this UUID.
     pub fn cuda_devices(&self, uuid: &str) -> String {
         if self.is_joint() {
@@ -196,11 +205,7 @@ impl DeviceRecord {
 
     /// Returns the UUIDs by which the driver knows the device: those of all GPUs of a joint one.
     pub fn driver_uuids(&self) -> &[String] {
-        if self.key.is_joint() {
-            &self.key.joint
-        } else {
-            std::slice::from_ref(&self.uuid)
-        }
+        self.key.driver_uuids(&self.uuid)
     }
 
     /// Returns the positions of all its GPUs.

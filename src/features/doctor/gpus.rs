@@ -14,8 +14,7 @@ use crate::host::{
     user_name,
 };
 use crate::node::{Device, Finding, Gpu};
-use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_name};
-use crate::state::RecordedInstance;
+use crate::nvml::{EXCLUSIVE_PROCESS, compute_mode_name};
 
 /// `NVML_COMPUTEMODE_PROHIBITED`
 const COMPUTE_MODE_PROHIBITED: u32 = 2;
@@ -246,11 +245,6 @@ fn instances_without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu
         .collect()
 }
 
-/// True if mig-mps made this in the GPU instance: the instance itself, or a compute instance in it.
-fn is_created_in(created: &RecordedInstance, gpu: &Gpu, one: &GpuInstanceReading) -> bool {
-    created.gpu == gpu.uuid && created.profile == one.profile && created.placement == one.placement
-}
-
 fn foreign_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
     let created = &examined.node.created;
     let instances = gpu.all_instances.as_deref().unwrap_or_default();
@@ -258,18 +252,20 @@ fn foreign_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         .iter()
         .filter(|one| !examined.node.belongs_to_virtual_machine(gpu, one))
         .filter(|one| {
-            !created
-                .iter()
-                .any(|made| made.compute.is_none() && is_created_in(made, gpu, one))
+            !created.iter().any(|made| {
+                made.compute.is_none() && made.is_in(&gpu.uuid, one.profile, one.placement)
+            })
         })
         .map(|one| one.placement.to_string())
         .collect();
     if places.is_empty() {
         return Vec::new();
     }
-    let is_mixed = instances
-        .iter()
-        .any(|one| created.iter().any(|made| is_created_in(made, gpu, one)));
+    let is_mixed = instances.iter().any(|one| {
+        created
+            .iter()
+            .any(|made| made.is_in(&gpu.uuid, one.profile, one.placement))
+    });
     let seen = format!(
         "GPU {}: another tool created the instances at {}",
         gpu.index,

@@ -11,7 +11,7 @@ use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_ut
 use super::records::{node_from_records, read_records};
 use super::{idle_pods, jobs, outside_mps, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, FileError, Fingerprint, Holder, Host};
+use crate::host::{Environment, FileError, Fingerprint, Holder, Host, ProcessTable};
 use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
 use crate::node::{Device, Node, Unseen};
@@ -252,41 +252,40 @@ impl<'a> Observer<'a> {
         }
         // Read last, so that it has every server that NVML lists.
         let table = read_mps_table(&environment.host).map_err(ObserveError::Proc)?;
-        unmanaged::find_unrecorded(environment, &table, &mut node);
-        let asked = self.asked.and_then(|devices| devices.select(&node));
-        let asked = asked.as_deref();
-        observe_daemons(
-            environment,
-            &table,
-            detail,
-            asked,
-            ANSWER_TIMEOUT,
-            &mut node,
-        );
-        find_access_faults(environment, &mut node);
-        if detail.reads_workloads() {
-            idle_pods::find_idle(environment, &mut node);
-        }
-        if detail.reads_processes() {
-            if let Ok(directories) = environment.directories() {
-                let run_dir = RunDir::at(&directories.run);
-                outside_mps::find_strays(&environment.host, &table, &run_dir, &mut node);
-            }
-            unmanaged::find_daemons(environment, &table, &mut node);
-            find_strangers(&environment.host, &mut node);
-        }
-        if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
-            outside_mps::find_programs(&environment.host, &table, nvml, &mut node);
-        }
-        if detail.reads_workloads() {
-            jobs::name_recorded(environment, &mut node);
-        }
+        self.observe_processes(&table, detail, &mut node);
+        node.mps_table = Some(table);
         if detail.health {
             node.xids = Some(environment.host.recent_xids());
         }
         finish_utilizations(utilizations, &mut node);
-        node.mps_table = Some(table);
         Ok(node)
+    }
+
+    /// Finds out what daemons, servers, clients and others do.
+    fn observe_processes(&self, table: &ProcessTable, detail: Detail, node: &mut Node) {
+        let environment = self.environment;
+        unmanaged::find_unrecorded(environment, table, node);
+        let asked = self.asked.and_then(|devices| devices.select(node));
+        let asked = asked.as_deref();
+        observe_daemons(environment, table, detail, asked, ANSWER_TIMEOUT, node);
+        find_access_faults(environment, node);
+        if detail.reads_workloads() {
+            idle_pods::find_idle(environment, node);
+        }
+        if detail.reads_processes() {
+            if let Ok(directories) = environment.directories() {
+                let run_dir = RunDir::at(&directories.run);
+                outside_mps::find_strays(&environment.host, table, &run_dir, node);
+            }
+            unmanaged::find_daemons(environment, table, node);
+            find_strangers(&environment.host, node);
+        }
+        if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
+            outside_mps::find_programs(&environment.host, table, nvml, node);
+        }
+        if detail.reads_workloads() {
+            jobs::name_recorded(environment, node);
+        }
     }
 
     /// Reads the hardware. Where a node without it is of use, a driver that does not answer is no error.
