@@ -65,6 +65,7 @@ pub enum LimitExceeded {
     /// CUDA would use the limit of the device without a word.
     #[error("{option} {wanted} is more than the device allows: its {key} is {allowed}")]
     Above {
+        device: String,
         option: &'static str,
         wanted: String,
         key: &'static str,
@@ -85,13 +86,14 @@ impl Failure for LimitExceeded {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Above {
+                device,
                 option,
-                wanted,
                 key,
                 allowed,
+                ..
             } => format!(
-                "use {option} {allowed}; the owner of the daemon can allow more with `mig-mps set DEVICE \
-                 {key}={wanted}`"
+                "use {option} {allowed}; the owner of the daemon can raise the limit with `mig-mps set {device} {key}=VALUE`, \
+                 up to the size of the device"
             ),
             Self::PerContext { .. } => {
                 "omit --per-context, or run the program on a device with a percentage of 100"
@@ -108,27 +110,35 @@ impl ClientOptions {
     }
 
     /// Refuses limits above those of the device.
-    pub fn check_against(&self, settings: &Settings) -> Result<(), LimitExceeded> {
+    pub fn check_against(&self, record: &DeviceRecord) -> Result<(), LimitExceeded> {
+        let (device, settings) = (record.name.as_str(), &record.settings);
         let allowed = settings.active_thread_percentage;
         if self.per_context && allowed < Percentage::FULL {
             return Err(LimitExceeded::PerContext { allowed });
         }
         let threads = self.threads.filter(|wanted| *wanted > allowed);
-        check_limit("--threads", "active-thread-percentage", threads, allowed)?;
+        check_limit(
+            device,
+            "--threads",
+            "active-thread-percentage",
+            threads,
+            allowed,
+        )?;
         if let Some(allowed) = settings.pinned_memory_limit {
             let memory = self.memory.filter(|wanted| *wanted > allowed);
-            check_limit("--memory", "pinned-memory-limit", memory, allowed)?;
+            check_limit(device, "--memory", "pinned-memory-limit", memory, allowed)?;
         }
         let allowed = settings.client_priority;
         let priority = self
             .priority
             .filter(|wanted| wanted.to_number() < allowed.to_number());
-        check_limit("--priority", "client-priority", priority, allowed)
+        check_limit(device, "--priority", "client-priority", priority, allowed)
     }
 }
 
 /// Refuses a limit that is more than the device allows, if there is one.
 fn check_limit<T: Copy + Display>(
+    device: &str,
     option: &'static str,
     key: &'static str,
     too_much: Option<T>,
@@ -137,6 +147,7 @@ fn check_limit<T: Copy + Display>(
     match too_much {
         None => Ok(()),
         Some(wanted) => Err(LimitExceeded::Above {
+            device: device.to_owned(),
             option,
             wanted: wanted.to_string(),
             key,

@@ -251,7 +251,7 @@ pub fn client_variables(
     options: &ClientOptions,
     gpus: &[usize],
 ) -> Result<Variables> {
-    options.check_against(&served.record.settings)?;
+    options.check_against(&served.record)?;
     let variables = Variables::for_gpus(environment, served, options, gpus);
     Ok(variables.with_apptainer(served.run_dir.path(), |name| std::env::var_os(name)))
 }
@@ -264,7 +264,7 @@ pub fn container_device(
     gpus: &[usize],
 ) -> Result<ContainerDevice> {
     let record = &served.record;
-    options.check_against(&record.settings)?;
+    options.check_against(record)?;
     let variables = Variables::for_gpus(environment, served, options, gpus);
     check_utf8(&variables)?;
     let mut pipe = None;

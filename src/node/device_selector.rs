@@ -261,6 +261,12 @@ impl Failure for NoSuchDevice {
                 "run `mig-mps status` to see the devices".to_owned()
             }
             Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
+            Self::NoGpu { wanted, .. } if matches!(wanted.as_str(), "all" | "*") => {
+                "omit --gpu to see every GPU, or write '*' instead to select every device".to_owned()
+            }
+            Self::NoGpu { wanted, gpus } if let Some(range) = gpus_of_range(wanted, gpus) => {
+                repeat_gpu_hint(&range)
+            }
             Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
                 [] => "run `mig-mps doctor` to find out why there is no GPU".to_owned(),
                 [only] => format!("use GPU {only}, the only GPU"),
@@ -357,6 +363,15 @@ fn several_devices_hint(wanted: &str) -> Option<String> {
 }
 
 /// Returns the hint about `--gpu 0,1`.
+/// Returns the GPUs of a range such as `0-3`, with commas; `None` if it is no range, or has none of them.
+fn gpus_of_range(word: &str, gpus: &[u32]) -> Option<String> {
+    let (first, last) = word.split_once('-')?;
+    let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+    let within = gpus.iter().filter(|gpu| (first..=last).contains(gpu));
+    let within: Vec<String> = within.map(u32::to_string).collect();
+    (!within.is_empty()).then(|| within.join(","))
+}
+
 pub(super) fn repeat_gpu_hint(words: &str) -> String {
     format!(
         "repeat --gpu for several GPUs: --gpu {}",

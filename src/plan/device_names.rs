@@ -74,15 +74,24 @@ pub(super) fn name_devices(
         let name = device.name_template().fill(device.gpu, 0);
         if let Err(holder) = names.assign_name(&name, &device.describe_as_holder()) {
             check_record_of(planner, &name)?;
-            let message = format!(
-                "\"{}\" would be the name of {} and of {holder}",
-                device.name,
-                device.describe_as_holder()
-            );
+            let own = device.describe_as_holder();
+            let (message, hint) = if holder == own {
+                let message = format!(
+                    "\"{}\" would be the name of two devices of GPU {}",
+                    device.name, device.gpu
+                );
+                (message, "write another name, or add {n} to both names")
+            } else {
+                let message = format!(
+                    "\"{}\" would be the name of {own} and of {holder}",
+                    device.name
+                );
+                (message, "add {gpu} or {n} to the name")
+            };
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != device.span) {
                 let error = planner.profile.error_at(device.span, message);
-                mistakes.push((device.span, error.with_hint("add {gpu} or {n} to the name")));
+                mistakes.push((device.span, error.with_hint(hint)));
             }
         }
         device.name = name;

@@ -94,6 +94,25 @@ impl Source {
         error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
     }
 
+    /// Returns the error of a quotation mark on the line of a mistake, of which the parser sees only what follows from it.
+    pub fn quotation_error(self: &Arc<Self>, mistake: Span) -> Option<ProfileError> {
+        let at = floor_char(&self.text, mistake.start);
+        let start = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let line = self.text[start..].lines().next()?;
+        let span = |at: usize, mark: char| Span::from(start + at..start + at + mark.len_utf8());
+        if let Some((at, mark)) = line.char_indices().find(|(_, c)| "“”„‘’".contains(*c))
+        {
+            let error = self.error_at(
+                span(at, mark),
+                format!("{mark} is not a quotation mark of TOML"),
+            );
+            return Some(error.with_hint("write \""));
+        }
+        let (at, mark) = open_string(line)?;
+        let error = self.error_at(span(at, mark), "this string has no closing quotation mark");
+        Some(error.with_hint(format!("add {mark} at its end")))
+    }
+
     /// Returns the text of a span.
     pub fn text_at(&self, span: Span) -> &str {
         let start = floor_char(&self.text, span.start);
@@ -273,4 +292,21 @@ fn floor_char(text: &str, index: usize) -> usize {
         .rev()
         .find(|&i| text.is_char_boundary(i))
         .unwrap_or(0)
+}
+
+/// Returns the place of the quotation mark at which a string begins that does not end on its line.
+fn open_string(line: &str) -> Option<(usize, char)> {
+    if line.contains("\"\"\"") || line.contains("'''") {
+        return None;
+    }
+    let mut open = None;
+    for (at, c) in line.char_indices() {
+        match open {
+            None if c == '#' => break,
+            None if c == '"' || c == '\'' => open = Some((at, c)),
+            Some((_, mark)) if c == mark => open = None,
+            _ => {}
+        }
+    }
+    open
 }

@@ -50,6 +50,12 @@ pub(super) fn parse_file<T>(
             "write KEY = VALUE, or convert a configuration of mig-parted with `mig-mps import`",
         ));
     }
+    if let Some(error) = wrong
+        .iter()
+        .find_map(|error| source.quotation_error(error.span()?.into()))
+    {
+        return Err(error);
+    }
     let mistakes = wrong.iter().map(|error| {
         let span = error.span().map(Span::from).unwrap_or_default();
         source.syntax_error(span, error.message())

@@ -381,7 +381,12 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
                 elements.push((read, element.span().into()));
             } else {
                 let error = check.error_at(element.span(), must.as_str());
-                check.note(with_example(error, key, T::EXAMPLES[1]));
+                check.note(match (key, element.get_ref().as_str()) {
+                    ("devices", Some(profile)) => {
+                        error.with_hint(format!("write {{ profile = \"{profile}\" }}"))
+                    }
+                    _ => with_example(error, key, T::EXAMPLES[1]),
+                });
             }
         }
         if elements.is_empty() && !list.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus as ProgramStatus};
 use std::time::{Duration, Instant};
 
@@ -38,24 +38,46 @@ pub fn start_error(command: &Command, error: impl Into<FileError>) -> CommandErr
         let what = format!("cannot run {program}: {error}");
         return CommandError::new(ExitStatus::NotRun, what).with_hint(MORE_PROCESSES);
     }
+    let program = command.get_program();
+    let shown = quote_for_shell(&program.to_string_lossy());
+    let path = Path::new(program);
+    let is_path = program.as_encoded_bytes().contains(&b'/');
+    let found = (!is_path).then(|| find_in_path(path)).flatten();
+    if error.kind() == ErrorKind::PermissionDenied && !is_path && found.is_none() {
+        let what =
+            format!("cannot run {shown}: no directory of PATH that this user can read has it");
+        return CommandError::new(ExitStatus::NotFound, what)
+            .with_hint("install the program, or give its path");
+    }
     let kind = match error.kind() {
         ErrorKind::NotFound => ExitStatus::NotFound,
         _ => ExitStatus::NotExecutable,
     };
-    let program = command.get_program();
-    let shown = quote_for_shell(&program.to_string_lossy());
-    let path = Path::new(program);
     let hint = match kind {
-        ExitStatus::NotFound if path.components().count() > 1 => {
+        ExitStatus::NotFound if is_path => {
             "check the path, and the interpreter in the first line of a script".to_owned()
         }
         ExitStatus::NotFound => {
             "install the program, or give its path; it is not in PATH".to_owned()
         }
         _ if path.is_dir() => "give the path of a program in this directory".to_owned(),
-        _ => format!("run `chmod +x {shown}` if it is a program"),
+        _ => {
+            let file = found.as_deref().unwrap_or(path).to_string_lossy();
+            format!(
+                "run `chmod +x {}` if it is a program",
+                quote_for_shell(&file)
+            )
+        }
     };
     CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
+}
+
+/// Returns the first file of this name in the directories of `PATH`, whether it can be run or not.
+fn find_in_path(name: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
 }
 
 /// Returns the exit status of a program as shells have it.

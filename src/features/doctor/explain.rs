@@ -31,10 +31,10 @@ pub fn run(args: &ExplainArgs, _context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Prints the explanation of what is called by each of these words.
 pub(super) fn print_explanations(words: &[String]) -> Result<ExitStatus> {
-    let faults = words
-        .iter()
-        .map(|word| find_faults(word))
-        .collect::<Result<Vec<Vec<&Fault>>>>()?;
+    let of_each: Result<Vec<Vec<&Fault>>> = words.iter().map(|word| find_faults(word)).collect();
+    // A message without quotation marks.
+    let of_sentence = || find_faults(&words.join(" ")).map(|faults| vec![faults]);
+    let faults = of_each.or_else(|error| of_sentence().map_err(|_| error))?;
     let texts: Vec<String> = faults.into_iter().flatten().map(describe_fault).collect();
     render::print(&texts.join("\n"))?;
     Ok(ExitStatus::Done)

@@ -101,14 +101,14 @@ impl LogView {
                 counted.push((omission.count_lines(count), count));
             }
         }
-        let are = match counted.as_slice() {
+        let (are, them) = match counted.as_slice() {
             [] => return None,
-            [(_, 1)] => "is",
-            _ => "are",
+            [(_, 1)] => ("is", "it"),
+            _ => ("are", "them"),
         };
         let counted: Vec<String> = counted.into_iter().map(|(text, _)| text).collect();
         Some(format!(
-            "{} {are} not shown: --all",
+            "{} {are} hidden; use --all to show {them}",
             join_words(&counted, "and")
         ))
     }

@@ -21,7 +21,7 @@ use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
     Directory, Environment, OwnFile, ToolError, check_trusted_program, is_terminal_control,
-    join_words, root_hint, write_files_into,
+    join_words, root_hint, strip_needless_sudo, write_files_into,
 };
 use crate::profile::Profile;
 use crate::render::{examples, note, print, report, warn};
@@ -192,7 +192,12 @@ fn load_profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Prof
             "no profile is selected, and {} does not exist",
             boot.display()
         );
-        return Err(usage_error(what).with_hint("give a profile: `mig-mps systemd PROFILE`"));
+        let hint = if args.install {
+            strip_needless_sudo("give a profile: `sudo mig-mps systemd PROFILE --install`")
+        } else {
+            "give a profile: `mig-mps systemd PROFILE`".to_owned()
+        };
+        return Err(usage_error(what).with_hint(hint));
     }
     Ok(Some(ProfileSource::from(&*boot.to_string_lossy()).load()?))
 }

@@ -44,7 +44,7 @@ pub fn render(plan: &Plan) -> String {
         };
         let _ = writeln!(
             out,
-            "Logs and files left in pipe directories, {whose}\n  - remove them"
+            "Files {whose}\n  - remove logs, and what users left in pipe directories"
         );
     }
     match plan.cdi {
