@@ -48,7 +48,10 @@ fn block() -> impl Strategy<Value = BlockChoice> {
         2 => Just(Want::Parts),
         1 => Just(Want::Empty),
     ];
-    let gpus = prop::collection::btree_set(0_u32..5, 0..5);
+    let gpus = prop_oneof![
+        1 => Just(BTreeSet::new()),
+        2 => prop::collection::btree_set(0_u32..5, 1..5),
+    ];
     let settings = select(&["", "serve = \"all\"", "active-thread-percentage = 50"][..]);
     (want, gpus, settings).prop_map(|(want, gpus, settings)| BlockChoice {
         want,
@@ -69,7 +72,10 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let lost = prop_oneof![3 => Just(None), 2 => (0_u32..5).prop_map(Some)];
-    let blocks = prop::collection::vec(block(), 1..4);
+    let blocks = prop_oneof![
+        prop::collection::vec(block(), 1),
+        prop::collection::vec(block(), 1..4),
+    ];
     let step = (blocks, lost, any::<bool>(), any::<bool>());
     step.prop_map(|(blocks, lost, is_absent, keeps_going)| Step {
         blocks,

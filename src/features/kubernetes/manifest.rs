@@ -27,6 +27,7 @@ pub struct ManifestArgs {
         num_args = 0..=1,
         conflicts_with = "list"
     )]
+    #[allow(clippy::option_option, reason = "the option may have no value")]
     pub manifest: Option<Option<ProfileSource>>,
     /// Image of the pods
     #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", conflicts_with = "list", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
