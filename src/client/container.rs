@@ -1,14 +1,12 @@
 //! A device in a container, and the Container Device Interface: a file of devices that container engines take by name.
 
-use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::admission::ADMISSION_LIMIT;
-use super::apptainer::can_be_bound;
 use crate::config::{ROOT, RUN_DIR};
 use crate::host::ADMIT;
 
@@ -181,66 +179,6 @@ impl ContainerDevice {
         );
         Ok(text)
     }
-}
-
-/// Returns the name of the container engine that a command line starts, perhaps by way of a launcher, and the options by
-/// which programs in the container find their daemon in this directory; `None` if there is no engine, or it has the
-/// directory. A private device has no name.
-pub fn missing_engine_options(
-    words: &[OsString],
-    device: Option<&str>,
-    directory: &Path,
-) -> Option<(String, String)> {
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let shown = directory.display();
-    let missing = words.iter().enumerate().find_map(|(nth, word)| {
-        let (engine, rest) = (word.rsplit('/').next()?, &words[nth + 1..]);
-        let starts = |verbs: &[&str]| rest.iter().any(|word| verbs.contains(&&**word));
-        let passed_on = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
-        let missing = match (engine, device) {
-            ("apptainer" | "singularity", _)
-                if starts(&["exec", "run", "shell", "start"]) && !can_be_bound(directory) =>
-            {
-                format!("--mount type=bind,src={shown},dst={shown}")
-            }
-            (
-                "docker" | "docker-compose" | "nerdctl" | "podman" | "podman-compose",
-                Some(device),
-            ) if engine.ends_with("-compose")
-                || rest.first().is_some_and(|word| word == "compose") =>
-            {
-                format!("-f device.yaml, which mig-mps env {device} --format compose writes")
-            }
-            ("enroot", _) if starts(&["start"]) => {
-                format!("--mount {shown}:{shown} {passed_on}")
-            }
-            ("srun", _) if rest.iter().any(|word| word.starts_with("--container-")) => {
-                format!("--container-mounts={shown}:{shown}")
-            }
-            ("podman", Some(device)) if starts(&["run", "create"]) => {
-                format!("these options: podman run $(mig-mps env {device} --format podman) …")
-            }
-            ("docker" | "nerdctl", Some(device)) if starts(&["run", "create"]) => {
-                format!("these options: {engine} run $(mig-mps env {device} --format docker) …")
-            }
-            ("docker" | "nerdctl" | "podman", None) if starts(&["run", "create"]) => {
-                format!("--volume {shown}:{shown} {passed_on}")
-            }
-            _ => return None,
-        };
-        Some((engine.to_owned(), missing))
-    })?;
-    let has_it = words.iter().any(|word| provides_directory(word, directory));
-    (!has_it).then_some(missing)
-}
-
-/// True if a word such as `--bind=/run:/run:ro` has the directory, one above it, or one in it, or names a device in the CDI
-/// file.
-fn provides_directory(word: &str, directory: &Path) -> bool {
-    let mut paths = word.split(['=', ':', ',']).map(Path::new);
-    word.contains(&*directory.to_string_lossy())
-        || word.contains(CDI_KIND)
-        || paths.any(|path| path.parent().is_some() && directory.starts_with(path))
 }
 
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.

@@ -10,6 +10,7 @@ mod apptainer;
 mod attach;
 pub mod cdi_files;
 mod container;
+mod engine;
 mod no_access;
 mod ready;
 mod variables;
@@ -19,10 +20,8 @@ pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use another::another_device;
 pub use attach::HeldClient;
 pub use cdi_files::CdiFiles;
-pub use container::{
-    AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
-    missing_engine_options,
-};
+pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
+pub use engine::missing_engine_options;
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,

@@ -63,7 +63,7 @@ pub struct DownArgs {
         long,
         value_name = "DURATION",
         value_parser = seconds,
-        conflicts_with_all = ["drain", "force"],
+        conflicts_with_all = ["drain", "force", "no_new"],
         hide_short_help = true
     )]
     at_shutdown: Option<u32>,
@@ -449,7 +449,7 @@ fn print_summary(
         if args.destroys_instances() {
             remark_on_the_profile(environment);
         } else if !args.consent.json {
-            remark_on_return(plan);
+            remark_on_return(plan, node);
         }
     }
     Ok(())

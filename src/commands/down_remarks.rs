@@ -7,12 +7,13 @@ use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
 use crate::state::{ProfileHistory, RunDir};
 
-/// Says how devices that were stopped by name come back.
-pub fn remark_on_return(plan: &Plan) {
+/// Says how devices that were stopped by name come back. One that lacks a GPU does not start.
+pub fn remark_on_return(plan: &Plan, node: &Node) {
     let names: Vec<&str> = plan
         .stops()
         .filter(|stop| stop.keeps_device)
         .map(|stop| stop.name.as_str())
+        .filter(|name| !node.is_unstartable(name))
         .collect();
     if !names.is_empty() {
         let again = if names.len() == 1 { "it" } else { "them" };

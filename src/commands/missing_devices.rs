@@ -208,7 +208,9 @@ pub fn add_way_back_hint(
     };
     let way_back = if start.uuid.is_some() {
         format!("run `{sudo}mig-mps start {name}` to start a daemon")
-    } else if ProfileHistory::is_default(environment) {
+    } else if ProfileHistory::load_for_changes(environment)
+        .is_ok_and(|history| history.is_default(environment))
+    {
         format!("run `{sudo}mig-mps up` {purpose}")
     } else {
         format!("run `mig-mps profiles --applied | {sudo}mig-mps up -` {purpose}")

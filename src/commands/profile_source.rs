@@ -18,7 +18,7 @@ use crate::plan::block_selects;
 use crate::profile::Profile;
 use crate::render::format::format_ago;
 use crate::render::{note, warn};
-use crate::state::{AppliedProfile, ProfileHistory, RunDir};
+use crate::state::{AppliedProfile, JointDevices, ProfileHistory, RunDir};
 
 /// The profile of a command line, which may leave it out.
 #[derive(Args, Debug)]
@@ -150,8 +150,9 @@ impl ChosenProfile {
             .map_err(CommandError::from)
             .and_then(|state_dir| {
                 let run_dir = RunDir::at(&directories.run);
+                let joint = node.joint_devices_of(self.profile.joint_names(), &run_dir);
                 let is_recorded = !has_changed
-                    && self.is_applied(&state_dir)
+                    && self.is_applied(&state_dir, &joint)
                     && is_recorded_as_missing(&missing, &run_dir, node);
                 if is_recorded {
                     return Ok(());
@@ -165,7 +166,10 @@ impl ChosenProfile {
                     gpu.is_some_and(|gpu| blocks.any(|block| block_selects(block, gpu)))
                 };
                 apply::record_missing(&run_dir, &node.boot_id, &missing, is_applied_to)?;
-                let applied = self.to_applied_profile(environment, &run_dir, node);
+                let applied = AppliedProfile {
+                    joint,
+                    ..self.to_applied_profile(environment, &run_dir, node)
+                };
                 Ok(ProfileHistory::record_profile(&state_dir, applied)?)
             });
         if let Err(error) = recorded {
@@ -175,11 +179,12 @@ impl ChosenProfile {
         }
     }
 
-    fn is_applied(&self, directory: &Path) -> bool {
+    fn is_applied(&self, directory: &Path, joint: &JointDevices) -> bool {
         ProfileHistory::load(directory).is_ok_and(|history| {
-            let applied = history.last_applied();
-            history.is_in_force()
-                && applied.is_some_and(|applied| applied.text == self.profile.source.text())
+            let is_this = |applied: &AppliedProfile| {
+                applied.text == self.profile.source.text() && applied.joint == *joint
+            };
+            history.is_in_force() && history.last_applied().is_some_and(is_this)
         })
     }
 
@@ -197,6 +202,7 @@ impl ChosenProfile {
             by: environment.caller_name(),
             devices: own.count(),
             boot_id: Some(node.boot_id.clone()),
+            joint: JointDevices::new(),
             text: self.profile.source.text().to_owned(),
         }
     }

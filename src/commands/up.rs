@@ -61,7 +61,7 @@ pub struct UpArgs {
     #[arg(long, help_heading = "MIG")]
     destroy_unmanaged: bool,
     /// Skip what cannot be applied, and exit with status 1
-    #[arg(long, conflicts_with = "drain", help_heading = "Failures")]
+    #[arg(long, conflicts_with_all = ["drain", "no_new"], help_heading = "Failures")]
     keep_going: bool,
     /// Test afterwards that CUDA programs connect to each device
     #[arg(long, help_heading = "Failures")]

@@ -28,8 +28,10 @@ impl UpRequest<'_> {
     ) -> Result<Plan, Refusal> {
         let (profile, caller) = (self.profile, self.caller);
         let plan = match left_out.as_deref_mut() {
-            None => plan::up(node, profile, run_dir, caller)?,
-            Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
+            None => plan::up_with(node, profile, run_dir, caller, self.prune)?,
+            Some(left_out) => {
+                plan::up_in_part(node, profile, run_dir, caller, left_out, self.prune)?
+            }
         };
         let mut plan =
             plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());

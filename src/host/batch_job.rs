@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::workload::is_named_by_others;
+use super::workload::{is_named_by_others, parse_container};
 use super::{Environ, Host, Uid, caller};
 
 /// The variables with the ids of jobs, where no control group tells: of Slurm and its steps, PBS and Torque, LSF and its
@@ -52,6 +52,11 @@ impl Host {
             }
         };
         Some(format!("{hash:016x}"))
+    }
+
+    /// Returns the control group that a batch system other than Slurm has made for the job of the caller.
+    pub fn own_job_group(&self) -> Option<String> {
+        job_group_path(&fs::read_to_string(self.root.join("proc/self/cgroup")).ok()?)
     }
 
     /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory; `None` if it can be neither, or
@@ -138,8 +143,8 @@ const NAMED_BY_VARIABLE: [(&str, &str, Option<&str>); 8] = [
     ("pjm", "PJM_JOBID", None),
 ];
 
-/// The most characters of a job's id that are shown.
-const MAX_ID_LENGTH: usize = 64;
+/// The most bytes of a job's id: the job of a server with a long name has a long id.
+const MAX_ID_LENGTH: usize = 128;
 
 impl BatchJob {
     /// Reads the lines of `/proc/PID/cgroup`. The name of a group that users may have made is unverified.
@@ -182,7 +187,7 @@ impl BatchJob {
 
 /// True for text that can be the id of a job, and is safe to show.
 pub fn is_job_name(id: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-[]@:#ƒ".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-[]@:#=ƒ".contains(c);
     (1..=MAX_ID_LENGTH).contains(&id.len()) && id.chars().all(is_plain)
 }
 
@@ -291,10 +296,13 @@ pub(super) fn job_group_path(groups: &str) -> Option<String> {
 }
 
 /// Returns the parts of the path of the innermost group of a job in the lines of `/proc/PID/cgroup`, with the batch system
-/// and the job.
+/// and the job. A container names the groups in it as it likes.
 fn find_job_group(groups: &str) -> Option<(Vec<&str>, &'static str, &str)> {
     paths_of(groups).find_map(|mut parts| {
-        let mut inner = (0..parts.len()).rev();
+        let container = parts
+            .iter()
+            .position(|part| parse_container(part).is_some());
+        let mut inner = (0..container.unwrap_or(parts.len())).rev();
         let (nth, (system, id)) =
             inner.find_map(|nth| Some((nth, parse_job_group(&parts[..nth], parts[nth])?)))?;
         parts.truncate(nth + 1);
@@ -611,10 +619,11 @@ mod tests {
             (&[("_CONDOR_SLOT", "slot1_1@n1")], "htcondor slot1_1@n1?"),
             (&[("FLUX_JOB_ID", "ƒ2oLkTLb")], "flux ƒ2oLkTLb?"),
             (&[("SLURM_JOB_ID", "7")], "slurm 7?"),
+            (&[("COBALT_JOBID", "job=7")], "cobalt job=7?"),
         ] {
             assert_eq!(name(variables).as_deref(), Some(expected), "{variables:?}");
         }
-        let long = "7".repeat(65);
+        let long = "7".repeat(129);
         for nothing in ["", "7 8", "\u{1b}[2J", "7\n", "../x", &long] {
             assert_eq!(name(&[("PBS_JOBID", nothing)]), None, "{nothing:?}");
         }

@@ -302,12 +302,12 @@ impl Process {
         let groups = self.control_groups()?;
         let found = Workload::from_control_groups(&groups);
         if let Some(found) = found.as_ref().filter(|found| found.is_any()) {
+            let mut found = found.clone();
+            if found.is_only_container() {
+                found.batch_job = BatchJob::from_control_groups(&groups);
+            }
             // The root is above `proc/PID`.
-            return Some(
-                found
-                    .clone()
-                    .with_pod_name(self.directory.ancestors().nth(2)?),
-            );
+            return Some(found.with_pod_name(self.directory.ancestors().nth(2)?));
         }
         let batch_job = BatchJob::from_control_groups(&groups)
             .or_else(|| BatchJob::from_environment(&self.environ()?));

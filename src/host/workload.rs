@@ -47,10 +47,10 @@ impl fmt::Display for Workload {
                 Some(name) => write!(f, "pod {name}"),
                 None => write!(f, "pod {uid:.SHOWN_ID_DIGITS$}"),
             },
-            (None, None, Some(id)) => write!(f, "container {id:.SHOWN_ID_DIGITS$}"),
-            (None, None, None) => match &self.batch_job {
-                Some(job) => write!(f, "{job}"),
-                None => Ok(()),
+            (None, None, id) => match (&self.batch_job, id) {
+                (Some(job), _) => write!(f, "{job}"),
+                (None, Some(id)) => write!(f, "container {id:.SHOWN_ID_DIGITS$}"),
+                (None, None) => Ok(()),
             },
         }
     }
@@ -60,6 +60,11 @@ impl Workload {
     /// True if the process belongs to a job, a pod or a container.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
+    }
+
+    /// True for a container that no pod has, and no job of Slurm.
+    pub(super) fn is_only_container(&self) -> bool {
+        self.container_id.is_some() && self.pod_uid.is_none() && self.slurm_job.is_none()
     }
 
     /// Reads the lines of `/proc/PID/cgroup`: `0::PATH` of version 2, and `4:memory:PATH` of version 1. Returns `None` if
@@ -209,7 +214,7 @@ fn name_of_pod(directory: &str, uid: &str) -> Option<String> {
 
 /// Returns the engine and the id of a container: of `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`,
 /// `libpod-ID.scope`, `libpod-payload-ID`, `…:cri-containerd:ID`, and of `ID` alone.
-fn parse_container(part: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_container(part: &str) -> Option<(&str, &str)> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
     let (engine, id) = name.rsplit_once(['-', ':']).unwrap_or(("", name));
     // The monitor of a container is not in it.

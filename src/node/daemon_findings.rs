@@ -63,7 +63,12 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
 /// Describes a device that is gone, or whose GPU is lost: its daemon is of no use, whatever its state.
 fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
     if let Some(why) = device.lost_gpu_reason() {
-        let seen = format!("its GPU cannot be read: {why}");
+        let gpu = if device.key.is_joint() {
+            "one of its GPUs"
+        } else {
+            "its GPU"
+        };
+        let seen = format!("{gpu} cannot be read: {why}");
         return Some(Finding::fail("gpu-lost", seen).with_remedy(LOST_GPU_REMEDY));
     }
     if !node.expects_device(served) {

@@ -134,7 +134,7 @@ impl Device {
         }
     }
 
-    /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
+    /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist. A joint device of which a GPU is lost keeps it.
     pub fn profile_name(&self) -> Option<&str> {
         let of_gpus = if self.key.is_joint() {
             "joint GPUs"
@@ -142,7 +142,8 @@ impl Device {
             "whole GPU"
         };
         let title = self.part.as_ref().map_or(of_gpus, |part| &part.title);
-        self.exists().then_some(title)
+        let is_known = self.exists() || self.key.is_joint() && !self.is_gone();
+        is_known.then_some(title)
     }
 
     /// Returns the UUIDs by which the driver knows it: those of all GPUs of a joint device.

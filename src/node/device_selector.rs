@@ -161,6 +161,9 @@ pub enum NoSuchDevice {
     /// The name that a GPU would have, which is part of a joint device.
     #[error("no device has the name \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
     PartOfJoint { gpu: u32, device: String },
+    /// `down` has stopped the joint device that has the GPU with this index.
+    #[error("GPU {gpu} is part of the stopped device {device}")]
+    PartOfStopped { gpu: u32, device: String },
     /// `down` has stopped it, and it cannot start now.
     #[error("device {device} is stopped, and cannot start: {why}")]
     Unstartable {
@@ -234,6 +237,11 @@ pub(super) fn part_of_joint_error(
     Some(NoSuchDevice::PartOfJoint { gpu, device })
 }
 
+/// The hint to start a device that `down` has stopped.
+pub fn start_stopped_hint(device: &str) -> String {
+    format!("run `mig-mps start {device}` to start its daemon")
+}
+
 /// The number of devices that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
@@ -277,6 +285,7 @@ impl Failure for NoSuchDevice {
                     "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
+            Self::PartOfStopped { device, .. } => start_stopped_hint(device),
             Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
             Self::Lost(_) => LOST_GPU_REMEDY.to_owned(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(

@@ -246,6 +246,7 @@ impl Node {
         self.devices
             .iter()
             .filter(|device| index.is_some_and(|index| device.gpu_indices().contains(&index)))
+            .filter(|device| !self.is_in_stopped_joint(device))
             .collect()
     }
 

@@ -6,7 +6,7 @@ use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
 use crate::host::format_gpus;
 use crate::mps::ControlProgram;
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
-use crate::state::DeviceKey;
+use crate::state::{DeviceKey, JointDevices, JointGpu, RunDir};
 
 impl Node {
     /// Puts the joint devices that are recorded in the place of their GPUs, and those that `down` has stopped beside them.
@@ -55,11 +55,63 @@ impl Node {
     }
 
     /// True for a GPU of a joint device that `down` has stopped.
-    fn is_in_stopped_joint(&self, device: &Device) -> bool {
+    pub(super) fn is_in_stopped_joint(&self, device: &Device) -> bool {
+        self.stopped_joint_of(device).is_some()
+    }
+
+    /// Returns the joint device that `down` has stopped and that has this GPU.
+    pub fn stopped_joint_of(&self, device: &Device) -> Option<&Device> {
         let is_its = |joint: &Device| joint.key != device.key && joint.key.excludes(&device.key);
         self.devices
             .iter()
-            .any(|joint| joint.is_stopped_joint() && is_its(joint))
+            .find(|joint| joint.is_stopped_joint() && is_its(joint))
+    }
+
+    /// Returns the name of the joint device that `down` has stopped and that had the GPU with this index, by its record alone.
+    pub(super) fn stopped_joint_with(&self, index: u32) -> Option<String> {
+        let is_served = |key: &DeviceKey| {
+            let mut served = self.served();
+            served.any(|served| served.record.key.excludes(key))
+        };
+        self.stopped
+            .iter()
+            .map(|(_, stopped)| &stopped.record)
+            .find(|record| record.joint_gpus.contains(&index) && !is_served(&record.key))
+            .map(|record| record.name.clone())
+    }
+
+    /// Returns the GPUs that the joint device with this name had when a profile with it was applied, and that do not exist.
+    pub fn absent_joint_gpus(&self, name: &str) -> Vec<&JointGpu> {
+        let before = self.joint_before.get(name).into_iter().flatten();
+        before
+            .filter(|gpu| self.gpu_with_uuid(&gpu.uuid).is_none())
+            .collect()
+    }
+
+    /// Returns the GPUs of the joint devices with these names. One that no daemon of the run directory serves, as it was left
+    /// out, has those that it had.
+    pub fn joint_devices_of<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+        run_dir: &RunDir,
+    ) -> JointDevices {
+        let gpus_of = |name: &str| {
+            let mut served = self.served();
+            let is_its =
+                |served: &&Served| served.run_dir == *run_dir && served.record.name == name;
+            let Some(served) = served.find(is_its) else {
+                return self.joint_before.get(name).cloned();
+            };
+            let gpus = served.record.gpus_with_indices();
+            let gpus = gpus.map(|(uuid, index)| JointGpu {
+                uuid: uuid.to_owned(),
+                index,
+            });
+            Some(gpus.collect())
+        };
+        names
+            .filter_map(|name| Some((name.to_owned(), gpus_of(name)?)))
+            .collect()
     }
 
     /// Returns the GPUs of a device that are seen, in their order.

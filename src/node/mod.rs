@@ -8,6 +8,7 @@ mod daemon_findings;
 mod device;
 mod device_selector;
 mod device_spelling;
+mod device_words;
 mod ending;
 mod fault;
 mod findings;
@@ -27,7 +28,7 @@ pub use applied::Applied;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
 pub use device_selector::{
-    LOST_GPU_REMEDY, NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex,
+    LOST_GPU_REMEDY, NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, start_stopped_hint,
 };
 pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, NO_DRIVER, Severity};
@@ -40,3 +41,4 @@ pub use outside_cause::{OutsideCause, OutsideMps};
 pub use served::{Client, Clients, Closer, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};
+pub use stopped::describe_former_gpu;

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::device_selector::{Candidate, device_order, part_of_joint_error, select_candidates};
-use super::device_spelling::strip_affixes;
+use super::device_selector::device_order;
 use super::joint::{client_limits, shared_compute_mode};
-use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
+use super::{Applied, Detail, Device, Gpu, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::failure::Problem;
-use crate::host::{Host, ProcessTable, Xid, format_gpus};
+use crate::host::{Host, ProcessTable, Xid};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
 use crate::state::{
-    DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir, StoppedDevice,
+    DestroyedInstance, DeviceKey, DeviceRecord, JointDevices, Journal, RecordedInstance, RunDir,
+    StoppedDevice,
 };
 
 /// A snapshot of the node.
@@ -61,6 +61,8 @@ pub struct Node {
     pub applied: Applied,
     /// True if `up` without a profile makes it again as it was. Read wherever processes are.
     pub has_default_profile: bool,
+    /// The GPUs that the joint devices of applied profiles had last.
+    pub joint_before: JointDevices,
     /// The amount of detail that was read.
     pub detail: Detail,
 }
@@ -331,100 +333,6 @@ impl Node {
         self.unreadable_records().next().map(|(_, why)| why)
     }
 
-    /// Returns the names of the devices that the words of a command line mean, each once.
-    pub fn resolve_words(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        let mut names: Vec<String> = Vec::new();
-        for word in words {
-            for name in self.resolve_word(word)? {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-        }
-        Ok(names)
-    }
-
-    fn resolve_word(&self, word: &str) -> Result<Vec<String>, NoSuchDevice> {
-        let candidates = self.devices.iter().map(|device| {
-            // Another one if the device was made again.
-            let recorded = device.served.iter().map(|served| &served.record.uuid);
-            let uuids = std::iter::once(&device.uuid).chain(recorded);
-            Candidate {
-                value: device.name.clone(),
-                name: Some(&device.name),
-                uuids: uuids.map(String::as_str).collect(),
-            }
-        });
-        let (wanted, known) = match select_candidates(word, candidates.collect()) {
-            Err(NoSuchDevice::Unknown { wanted, known }) => (wanted, known),
-            selected => return selected,
-        };
-        if strip_affixes(word) != word {
-            return self.resolve_word(strip_affixes(word));
-        }
-        if let Some(found) = self.find_device_by_spelling(word) {
-            return Ok(vec![found?.name.clone()]);
-        }
-        if let Some(error) = self.unstartable_error(&wanted) {
-            return Err(error);
-        }
-        let gpus_of = |device: &Device| (device.name.clone(), device.gpu_indices().to_vec());
-        if let Some(error) = part_of_joint_error(&wanted, self.devices.iter().map(gpus_of)) {
-            return Err(error);
-        }
-        if let Some(why) = self.lost_gpu_reason(&wanted) {
-            return Err(NoSuchDevice::Lost(why.to_owned()));
-        }
-        if !self.has_no_driver() {
-            return Err(NoSuchDevice::Unknown { wanted, known });
-        }
-        Err(self.not_served_error(word, &known))
-    }
-
-    /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
-    pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
-        let names: Vec<String> = self
-            .devices
-            .iter()
-            .filter(|device| device.gpu_indices().contains(&index))
-            .map(|device| device.name.clone())
-            .collect();
-        if names.is_empty() {
-            return Err(self.no_device_error(index));
-        }
-        Ok(names)
-    }
-
-    /// Returns the error for a GPU without a device.
-    pub(super) fn no_device_error(&self, index: u32) -> NoSuchDevice {
-        if let Some(why) = self.lost_gpu_reason(&index.to_string()) {
-            return NoSuchDevice::Lost(why.to_owned());
-        }
-        if self.has_no_driver() {
-            let gpus: BTreeSet<u32> = self
-                .devices
-                .iter()
-                .flat_map(|device| device.gpu_indices().iter().copied())
-                .collect();
-            let gpus: Vec<u32> = gpus.into_iter().collect();
-            let have = if gpus.len() == 1 { "has" } else { "have" };
-            let served = |_| {
-                (!gpus.is_empty()).then(|| {
-                    format!(
-                        "choose a device of {}, which {have} daemons",
-                        format_gpus(&gpus)
-                    )
-                })
-            };
-            let what = format!("a device of GPU {index}");
-            return NoSuchDevice::not_served(&what, served, self.first_unread_reason());
-        }
-        NoSuchDevice::OfGpu {
-            index,
-            gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
-        }
-    }
-
     /// True if no daemon of mig-mps is there, and none can be hidden.
     pub fn has_no_daemons(&self) -> bool {
         let is_hidden = self.unseen_daemons().is_some() || self.first_unread_reason().is_some();
@@ -457,13 +365,6 @@ impl Node {
             Unseen::Gpu { index, why } => Some((*index, why.as_str())),
             _ => None,
         })
-    }
-
-    /// Returns the driver's error for the lost GPU of the device with this default name.
-    fn lost_gpu_reason(&self, name: &str) -> Option<&str> {
-        let index: u32 = name.split('.').next()?.parse().ok()?;
-        let mut lost = self.lost_gpus();
-        lost.find_map(|(one, why)| (one == index).then_some(why))
     }
 
     /// Returns the run directories of records that cannot be read, with the reason.

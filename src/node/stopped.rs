@@ -42,6 +42,12 @@ impl Node {
         })
     }
 
+    /// True for a stopped device that cannot start.
+    pub fn is_unstartable(&self, name: &str) -> bool {
+        let mut devices = self.unstartable_devices();
+        devices.any(|(stopped, _)| stopped.record.name == name)
+    }
+
     /// Returns the reason why a GPU, which had this index, is not there as a whole.
     fn problem_of_gpu(&self, uuid: &str, index: Option<u32>) -> Option<Problem> {
         match self.gpu_with_uuid(uuid) {
@@ -64,7 +70,7 @@ impl Node {
                 ..Problem::new(why, LOST_GPU_REMEDY)
             },
             None => Problem::new(
-                format!("{uuid} does not exist"),
+                format!("{} does not exist", describe_former_gpu(uuid, index)),
                 "run `mig-mps list` to see the GPUs",
             ),
         }
@@ -73,11 +79,31 @@ impl Node {
     /// Returns the error for the name of such a device.
     pub(super) fn unstartable_error(&self, name: &str) -> Option<NoSuchDevice> {
         let mut devices = self.unstartable_devices();
-        let (_, problem) = devices.find(|(stopped, _)| stopped.record.name == name)?;
+        let stopped = devices.find(|(stopped, _)| stopped.record.name == name);
+        let problem = match stopped {
+            Some((_, problem)) => problem,
+            None => self.incomplete_joint_problem(name)?,
+        };
         Some(NoSuchDevice::Unstartable {
             device: name.to_owned(),
             why: problem.what,
             hint: problem.hint.unwrap_or_default(),
         })
+    }
+
+    /// Returns the reason why a joint device of an applied profile, which no daemon serves, does not start.
+    fn incomplete_joint_problem(&self, name: &str) -> Option<Problem> {
+        let absent = self.absent_joint_gpus(name);
+        let is_known = !self.has_no_driver() && self.served_named(name).is_none();
+        let first = absent.first().filter(|_| is_known)?;
+        Some(self.absent_gpu_problem(&first.uuid, first.index))
+    }
+}
+
+/// `GPU-UUID (formerly GPU 3)`: another GPU may have the index now.
+pub fn describe_former_gpu(uuid: &str, index: Option<u32>) -> String {
+    match index {
+        Some(index) => format!("{uuid} (formerly GPU {index})"),
+        None => uuid.to_owned(),
     }
 }

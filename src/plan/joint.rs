@@ -6,7 +6,7 @@ use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
 use super::up::{Planner, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
-use crate::node::{Gpu, LOST_GPU_REMEDY};
+use crate::node::{Gpu, LOST_GPU_REMEDY, describe_former_gpu};
 use crate::nvml::compute_mode_name;
 use crate::profile::{Block, WholeGpu};
 use crate::state::DeviceKey;
@@ -57,6 +57,9 @@ impl<'a> Planner<'a> {
             let hint = "run `mig-mps list` to see the GPUs";
             return Err(incomplete_problem(whole, &absent, hint).into());
         }
+        if !names_gpus {
+            self.check_not_smaller(whole, &gpus)?;
+        }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
         products.sort_unstable();
@@ -75,6 +78,34 @@ impl<'a> Planner<'a> {
         };
         let error = self.profile.error_at(block.span, mistake);
         Err(error.with_hint("select other GPUs, or omit joint").into())
+    }
+
+    /// Refuses fewer GPUs than the device had when a profile with it was applied, if one of those does not exist. As many GPUs
+    /// are enough: one may have been replaced.
+    fn check_not_smaller(self, whole: &WholeGpu, gpus: &[&Gpu]) -> Result<(), Problem> {
+        let name = whole.name.as_ref().map_or("", |(name, _)| name);
+        let absent: Vec<String> = self
+            .node
+            .absent_joint_gpus(name)
+            .iter()
+            .map(|gpu| describe_former_gpu(&gpu.uuid, gpu.index))
+            .collect();
+        let before = self.node.joint_before.get(name).map_or(0, Vec::len);
+        let verb = match absent.as_slice() {
+            [] => return Ok(()),
+            [_] => "does",
+            _ => "do",
+        };
+        if gpus.len() >= before {
+            return Ok(());
+        }
+        let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+        let why = format!("{} {verb} not exist", join_words(&absent, "and"));
+        let hint = format!(
+            "to use the other GPUs, select them by index: select = {{ index = [{}] }}",
+            indices.join(", ")
+        );
+        Err(incomplete_problem(whole, &why, &hint))
     }
 
     /// Refuses different compute modes where the daemon changes them: its end restores one mode.
@@ -142,7 +173,7 @@ impl<'a> Planner<'a> {
             let mut gpus = served.record.gpus_with_indices();
             let obstacle = gpus.find_map(|(uuid, index)| match self.node.gpu_with_uuid(uuid) {
                 None => Some((self.node.absent_gpu_problem(uuid, index), "")),
-                Some(other) if self.leaves_alone(other) => {
+                Some(other) if self.leaves_alone(other) && !self.is_pruned(other) => {
                     let why = format!("GPU {} is left as it is", other.index);
                     Some((Problem::without_hint(why), "select all its GPUs, or "))
                 }
@@ -162,6 +193,14 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(())
+    }
+
+    /// True if the plan stops the daemons on a GPU because no block selects it.
+    fn is_pruned(self, gpu: &Gpu) -> bool {
+        let is_left_out = self
+            .left_out
+            .is_some_and(|left_out| left_out.has_gpu(gpu.index));
+        self.prunes && self.first_block_for(gpu).is_none() && !is_left_out
     }
 
     /// Returns the first block that selects a GPU, which may be left out.

@@ -2,7 +2,9 @@
 
 use crate::failure::Problem;
 use crate::host::{Uid, caller, root_hint, user_name};
-use crate::node::{DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy};
+use crate::node::{
+    DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy, start_stopped_hint,
+};
 use crate::state::RunDir;
 
 /// A command that acts on the daemons of devices that the user named.
@@ -49,6 +51,13 @@ pub(super) fn find_device_for_command<'a>(
 impl Verb {
     /// The problem that no daemon of mig-mps serves the device. Another user's may.
     fn not_served(self, node: &Node, name: &str) -> Problem {
+        let joint = node
+            .device_named(name)
+            .and_then(|device| Some((device.gpu?, &node.stopped_joint_of(device)?.name)));
+        if let Some((gpu, joint)) = joint {
+            let what = format!("GPU {gpu} is part of the stopped device {joint}");
+            return Problem::new(what, start_stopped_hint(joint));
+        }
         let (verb, problem) = match self {
             Self::Restart => (
                 "restart",

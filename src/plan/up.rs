@@ -33,16 +33,30 @@ pub(super) struct Planner<'a> {
     pub(super) left_out: Option<&'a LeftOut>,
     /// True if the user has asked for the rest of the profile where a part cannot be applied.
     pub(super) is_in_part: bool,
+    /// True if daemons on GPUs in no block are to stop.
+    pub(super) prunes: bool,
 }
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
 pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
+    up_with(node, profile, run_dir, caller, false)
+}
+
+/// Plans the same; with `prunes`, daemons on GPUs in no block are no obstacle, because [`Plan::prune_or_remark`] stops them.
+pub fn up_with(
+    node: &Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+    caller: Uid,
+    prunes: bool,
+) -> Result<Plan, Refusal> {
     let planner = Planner {
         node,
         profile: &with_default_serve(profile, caller),
         run_dir,
         left_out: None,
         is_in_part: false,
+        prunes,
     };
     plan_in_stages(planner, caller)
 }
@@ -57,6 +71,7 @@ pub fn up_in_part(
     run_dir: &RunDir,
     caller: Uid,
     left_out: &mut LeftOut,
+    prunes: bool,
 ) -> Result<Plan, Refusal> {
     let wanted = &with_default_serve(profile, caller);
     let is_first = left_out.has_no_gpu();
@@ -67,6 +82,7 @@ pub fn up_in_part(
             run_dir,
             left_out: Some(&*left_out),
             is_in_part: true,
+            prunes,
         };
         let (layouts, mut refusals) = planner.plan_layouts();
         refusals.extend(name_conflicts(planner, &layouts));
@@ -85,6 +101,7 @@ pub fn up_in_part(
         run_dir,
         left_out: Some(&*left_out),
         is_in_part: true,
+        prunes,
     };
     if planner.leaves_all_alone() && is_first {
         let whole = Planner {

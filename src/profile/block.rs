@@ -100,6 +100,14 @@ impl Profile {
             .flatten()
     }
 
+    /// The names of the joint devices.
+    pub fn joint_names(&self) -> impl Iterator<Item = &str> {
+        self.blocks.iter().filter_map(|block| match &block.want {
+            Want::Whole(whole) if whole.is_joint => Some(whole.name.as_ref()?.0.as_str()),
+            _ => None,
+        })
+    }
+
     /// Drops each `serve` that every table inside overrides: it holds for no device.
     pub(super) fn forget_overridden_serves(&mut self) {
         let mut serves = std::mem::take(&mut self.serves);

@@ -4,6 +4,7 @@ mod choice;
 mod device_use;
 mod draft;
 pub mod jobs;
+pub mod pod_profile;
 pub mod private;
 pub mod program;
 

@@ -1,5 +1,6 @@
 //! The profiles that were applied: they outlast a reboot, and the files that they were read from.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -40,7 +41,22 @@ pub struct AppliedProfile {
     /// The id of the boot in which it was applied; `None` if an older mig-mps recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
+    /// The GPUs of each joint device, by name: those that it got, or if it was left out, had before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub joint: JointDevices,
     pub text: String,
+}
+
+/// The GPUs of joint devices by name, in the order of their indices.
+pub type JointDevices = BTreeMap<String, Vec<JointGpu>>;
+
+/// A GPU of a joint device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct JointGpu {
+    pub uuid: String,
+    /// Its index at that time.
+    pub index: Option<u32>,
 }
 
 impl AppliedProfile {
@@ -175,12 +191,9 @@ impl ProfileHistory {
     }
 
     /// True if `up` without a profile has one, and it is the one that was applied last, if any was.
-    pub fn is_default(environment: &Environment) -> bool {
-        let Ok(history) = Self::load_for_changes(environment) else {
-            return false;
-        };
-        let applied = history.last_applied().map(|applied| applied.text.as_str());
-        match Self::boot_profile(Some(&history), environment) {
+    pub fn is_default(&self, environment: &Environment) -> bool {
+        let applied = self.last_applied().map(|applied| applied.text.as_str());
+        match Self::boot_profile(Some(self), environment) {
             Ok(Some(at_boot)) => applied.is_none_or(|applied| applied == at_boot),
             Ok(None) => applied.is_some(),
             Err(_) => false,
@@ -202,6 +215,14 @@ impl ProfileHistory {
     /// Returns the profile that was applied last.
     pub fn last_applied(&self) -> Option<&AppliedProfile> {
         self.content.applied.first()
+    }
+
+    /// Returns the GPUs that each joint device of an applied profile had last.
+    pub fn joint_devices(&self) -> JointDevices {
+        let earlier_first = self.content.applied.iter().rev();
+        earlier_first
+            .flat_map(|applied| applied.joint.clone())
+            .collect()
     }
 
     /// Returns every profile with its number, the last one first.
@@ -287,6 +308,7 @@ mod tests {
             by: "alice".to_owned(),
             devices: 3,
             boot_id: None,
+            joint: JointDevices::new(),
             text: text.to_owned(),
         }
     }

@@ -214,6 +214,51 @@ fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
     }
 }
 
+/// A prolog runs in the control group of its job, if a batch system has made one.
+#[test]
+fn without_a_control_group_the_job_has_that_of_its_prolog() {
+    needs_root!();
+    let sim = Sim::served("h200", 2, &whole("").replace("index = [0]", "all = true"));
+    let begin_in = |group: &str, devices: &[&str]| {
+        let words = [
+            &[
+                "job",
+                "begin",
+                "--id",
+                "101",
+                "--user",
+                "root",
+                "--json",
+                "--devices",
+            ],
+            devices,
+        ]
+        .concat();
+        sim.fake_proc("self", "cgroup", &format!("0::{group}\n"));
+        sim.run(&words)
+    };
+    for devices in [&["0", "1"][..], &["0,1"], &["0,1", "0"]] {
+        let begun = begin_in(&format!("{GROUP}/inner"), devices).ended(0).stdout;
+        let document: Value = serde_json::from_str(&begun).unwrap();
+        assert_eq!(document["control_group"], GROUP);
+        assert_eq!(document["devices"].as_array().unwrap().len(), 2);
+        end(&sim).ended(0);
+    }
+    for group in [
+        "/",
+        "/system.slice/pbs.service",
+        "/slurm/uid_0/job_7/step_0",
+        "/user.slice/user-0.slice/user@0.service/pbs_jobs.service/jobid/7",
+    ] {
+        let refused = begin_in(group, &["0"]).ended(2);
+        assert_contains(
+            &refused.stderr,
+            "error: --cgroup or --pid is required, because",
+        );
+        assert!(!record(&sim).exists(), "{group}");
+    }
+}
+
 #[test]
 fn a_directory_of_a_control_group_is_its_path() {
     needs_root!();

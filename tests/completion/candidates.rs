@@ -36,6 +36,34 @@ fn a_client_is_offered_with_its_user_and_command() {
 }
 
 #[test]
+fn a_stopped_device_is_offered_where_it_can_start() {
+    let sim = Sim::served(
+        "h200",
+        3,
+        "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\nname = \"trainers\"\njoint = true\n\
+         [[gpu]]\nselect = { index = [2] }\nmig = false\n",
+    );
+    sim.run(&["down", "*", "--yes"]).ended(0);
+    let stopped = [
+        "2\tGPU 2, whole GPU, stopped",
+        "trainers\tGPUs 0-1, joint, stopped",
+    ];
+    for command in ["start", "restart"] {
+        let mut found = values(&sim, &[command, ""]);
+        found.sort();
+        assert_eq!(found, stopped, "{command}");
+        assert_eq!(values(&sim, &[command, "trainers", ""]), [stopped[0]]);
+    }
+    assert_eq!(values(&sim, &["set", ""]), [""; 0]);
+    sim.run(&["start", "*"]).ended(0);
+    let found = values(&sim, &["start", ""]);
+    assert!(
+        found.iter().all(|line| line.ends_with(", running")),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn the_words_and_the_default_of_a_setting_are_offered() {
     let sim = Sim::small();
     assert_eq!(

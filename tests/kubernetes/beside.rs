@@ -62,7 +62,7 @@ fn its_help_says_what_it_is() {
     Usage: mig-mps-device-plugin [OPTIONS]
 
     Manifest:
-          --manifest <PROFILE>     Print a manifest that installs mig-mps on nodes
+          --manifest [<PROFILE>]   Print a manifest for nodes [default: /etc/mig-mps/profile.toml]
           --image <NAME>           Image of the pods [default: localhost/mig-mps:VERSION]
           --node-selector <LABEL>  Select nodes with this label, such as mig-mps=true
 

@@ -99,6 +99,36 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
     );
 }
 
+/// Without a profile, it is that of the boot: as its author has it, also on a node on which a pod has installed it.
+#[test]
+fn a_manifest_without_a_profile_has_that_of_the_boot() {
+    let sim = Sim::with("h200", 1);
+    let print = |args: &[&str]| Ran::of(command(&sim).arg("--manifest").args(args));
+    let refused = print(&[]).ended(2).stderr;
+    assert!(
+        refused.contains("no profile is selected, and "),
+        "{refused}"
+    );
+    let image = ["--image", "registry.example/a:1"];
+    for mark in ["", MARK] {
+        sim.prepare("etc/mig-mps/profile.toml", &format!("{SHARED}{mark}"));
+        for options in [&[][..], &image] {
+            let text = print(options).ended(0).stdout;
+            let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+            assert_eq!(documents[1]["data"]["profile.toml"], SHARED);
+        }
+    }
+    let given = sim
+        .profile(&format!("{SHARED}{MARK}"))
+        .display()
+        .to_string();
+    assert!(!print(&[&given]).ended(0).stdout.contains(MARK.trim_end()));
+}
+
+/// The last line of a profile that a pod has installed.
+const MARK: &str =
+    "# Written by the pod of mig-mps on this node, which replaces it: change the pod's profile.\n";
+
 #[test]
 fn a_manifest_has_every_character_of_its_profile() {
     let sim = Sim::with("h200", 1);
@@ -215,6 +245,15 @@ fn what_kubernetes_or_the_host_would_refuse_is_refused() {
         .ended(2);
         let (first, _) = ran.stderr.split_once("\n\n").unwrap_or((&ran.stderr, ""));
         assert!(first.contains(expected), "{ran:?}");
+    }
+}
+
+#[test]
+fn options_of_a_manifest_are_refused_with_a_list() {
+    let sim = Sim::with("h200", 1);
+    for options in [["--image", "x"], ["--node-selector", "a=b"]] {
+        let ran = Ran::of(command(&sim).arg("--list").args(options)).ended(2);
+        assert!(ran.stderr.contains("cannot be used with"), "{ran:?}");
     }
 }
 
@@ -644,6 +683,10 @@ fn a_host_of_others_is_left_as_it_is() {
         host.pod("image", SHARED);
         host.then(&format!("{unchanged}; rm $units/{unit}"));
     }
+    // A tarball, of which no unit is installed.
+    host.then(&format!("local=$MIG_MPS_ROOT/usr/local/bin; mkdir -p $local; cp context/bin/mig-mps $local; ({STATE}) >before 2>/dev/null || true"));
+    host.pod("image", SHARED);
+    host.then(&format!("{unchanged}; rm $local/mig-mps"));
     // Devices that somebody has made.
     host.then(&format!("mkdir /opt/hand; cp context/bin/* /opt/hand; /opt/hand/mig-mps up all-small --yes --quiet; ({STATE}) >before 2>/dev/null || true"));
     host.pod("image", SHARED);
@@ -661,6 +704,10 @@ fn a_host_of_others_is_left_as_it_is() {
     pod: 4
     error: /etc/systemd/system/mig-mps-device-plugin.service: mig-mps did not write it and does not replace it
     hint: disable and remove /etc/systemd/system/mig-mps-device-plugin.service, or delete the DaemonSet of this pod
+    unchanged
+    pod: 4
+    error: the tarball of mig-mps has installed /usr/local/bin/mig-mps on this host
+    hint: run `install.sh --uninstall` of the tarball, or delete the DaemonSet of this pod
     unchanged
     pod: 4
     error: this host has devices of the profile all-small, which root applied

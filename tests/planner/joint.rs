@@ -1,4 +1,5 @@
-//! Profiles with joint devices one after another, on nodes of any size, of which GPUs are lost and come back.
+//! Profiles with joint devices one after another, on nodes of any size, of which GPUs are lost, or do not exist, and come
+//! back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -47,7 +48,10 @@ fn block() -> impl Strategy<Value = BlockChoice> {
         2 => Just(Want::Parts),
         1 => Just(Want::Empty),
     ];
-    let gpus = prop::collection::btree_set(0_u32..5, 0..5);
+    let gpus = prop_oneof![
+        1 => Just(BTreeSet::new()),
+        2 => prop::collection::btree_set(0_u32..5, 1..5),
+    ];
     let settings = select(&["", "serve = \"all\"", "active-thread-percentage = 50"][..]);
     (want, gpus, settings).prop_map(|(want, gpus, settings)| BlockChoice {
         want,
@@ -61,15 +65,22 @@ fn block() -> impl Strategy<Value = BlockChoice> {
 struct Step {
     blocks: Vec<BlockChoice>,
     lost: Option<u32>,
+    /// True if the driver does not list the lost GPU, after a boot.
+    is_absent: bool,
     keeps_going: bool,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let lost = prop_oneof![3 => Just(None), 1 => (0_u32..5).prop_map(Some)];
-    let blocks = prop::collection::vec(block(), 1..4);
-    (blocks, lost, any::<bool>()).prop_map(|(blocks, lost, keeps_going)| Step {
+    let lost = prop_oneof![3 => Just(None), 2 => (0_u32..5).prop_map(Some)];
+    let blocks = prop_oneof![
+        prop::collection::vec(block(), 1),
+        prop::collection::vec(block(), 1..4),
+    ];
+    let step = (blocks, lost, any::<bool>(), any::<bool>());
+    step.prop_map(|(blocks, lost, is_absent, keeps_going)| Step {
         blocks,
         lost,
+        is_absent,
         keeps_going,
     })
 }
@@ -145,15 +156,37 @@ fn lose(testbed: &mut Testbed, index: u32) -> Option<(usize, Gpu)> {
     Some((at, gpu))
 }
 
+/// Boots the node without the GPU that was taken from it.
+fn boot_without_lost(testbed: &mut Testbed) {
+    testbed.node.unseen.clear();
+    for device in &mut testbed.node.devices {
+        device.served = None;
+    }
+    testbed.node.join();
+}
+
+/// Notes the GPUs of the joint devices of a profile that was applied, as `up` does.
+fn note_joint_devices(testbed: &mut Testbed, profile: &Profile) {
+    let noted = testbed
+        .node
+        .joint_devices_of(profile.joint_names(), &directories());
+    testbed.node.joint_before.extend(noted);
+}
+
 fn plan_of(
     testbed: &Testbed,
     profile: &Profile,
     left_out: Option<&mut LeftOut>,
 ) -> Result<Plan, Refusal> {
     match left_out {
-        Some(left_out) => {
-            plan::up_in_part(&testbed.node, profile, &directories(), Uid::ROOT, left_out)
-        }
+        Some(left_out) => plan::up_in_part(
+            &testbed.node,
+            profile,
+            &directories(),
+            Uid::ROOT,
+            left_out,
+            false,
+        ),
         None => testbed.plan(profile),
     }
 }
@@ -190,6 +223,11 @@ fn check_devices(
         let uuids: Vec<&String> = own.iter().map(|gpu| &gpu.uuid).collect();
         let joint = &served.expect("it is served").record.key.joint;
         prop_assert_eq!(joint.iter().collect::<Vec<_>>(), uuids);
+        // It is smaller than it was only by the word of the profile, or if its former GPUs are there.
+        let before = testbed.node.joint_before.get(&name).map_or(0, Vec::len);
+        let is_one_absent = !testbed.node.absent_joint_gpus(&name).is_empty();
+        let may_be_smaller = !block.gpus.is_empty() || !is_one_absent;
+        prop_assert!(may_be_smaller || joint.len() >= before, "{joint:?}");
     }
     Ok(())
 }
@@ -229,6 +267,7 @@ fn apply(testbed: &mut Testbed, step: &Step, count: u32) -> Result<(), TestCaseE
         Ok(rest) => prop_assert!(rest.is_empty(), "{:#?}", rest),
         Err(refusal) => prop_assert!(false, "{}", refusal),
     }
+    note_joint_devices(testbed, &profile);
     Ok(())
 }
 
@@ -245,6 +284,9 @@ proptest! {
         for step in &steps {
             let lost = step.lost.and_then(|index| lose(&mut testbed, index % count));
             let models = testbed.models.clone();
+            if step.is_absent && lost.is_some() {
+                boot_without_lost(&mut testbed);
+            }
             apply(&mut testbed, step, count)?;
             if let Some((at, gpu)) = lost {
                 testbed.models = models;

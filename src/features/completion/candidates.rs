@@ -30,8 +30,9 @@ pub struct Sources {
 type Candidates = fn(&Words) -> Vec<(String, String)>;
 
 /// The values that are completed, by their names in help.
-const VALUES: [(&str, Candidates); 7] = [
+const VALUES: [(&str, Candidates); 8] = [
     ("DEVICE", device_candidates),
+    (DEVICE_TO_START, device_to_start_candidates),
     (PID, client_candidates),
     (SETTING, setting_candidates),
     ("MODEL[:COUNT]", model_candidates),
@@ -40,6 +41,8 @@ const VALUES: [(&str, Candidates); 7] = [
     ("ID", fault_candidates),
 ];
 
+/// A device of a command that starts daemons.
+const DEVICE_TO_START: &str = "DEVICE of start";
 const PID: &str = "PID";
 const SETTING: &str = "KEY=VALUE";
 /// A profile is also a file.
@@ -104,6 +107,7 @@ pub(super) fn completer_for(
     let name = match (name.as_str(), command) {
         ("DEVICE", "set") if has_gpu => SETTING.to_owned(),
         ("DEVICE", "kill") if has_gpu => PID.to_owned(),
+        ("DEVICE", "start" | "restart") => DEVICE_TO_START.to_owned(),
         _ => name,
     };
     let (_, candidates) = VALUES.iter().find(|(value, _)| *value == name)?;
@@ -160,6 +164,31 @@ fn device_candidates(words: &Words) -> Vec<(String, String)> {
     names
 }
 
+/// Those, and the devices that `down` has stopped, which come first.
+fn device_to_start_candidates(words: &Words) -> Vec<(String, String)> {
+    let environment = Environment::read();
+    let served = all_records(&environment);
+    let files = RunDir::all(&environment)
+        .into_iter()
+        .filter_map(|run_dir| run_dir.load_node().ok());
+    let mut all: Vec<(String, String)> = files
+        .flat_map(|file| file.stopped)
+        .map(|stopped| stopped.record)
+        .filter(|record| {
+            served
+                .iter()
+                .all(|(_, known)| !known.key.excludes(&record.key))
+        })
+        .filter(|record| !words.names_device(record))
+        .map(|record| {
+            let meaning = describe_place(&record, "stopped");
+            (record.name, meaning)
+        })
+        .collect();
+    all.extend(device_candidates(words));
+    all
+}
+
 /// The records of every run directory, in the order of their devices; the system's directory comes first.
 fn all_records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
     let mut names = BTreeSet::new();
@@ -177,6 +206,11 @@ fn all_records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
 
 /// `GPU 0, 3g.40gb, running`
 fn describe_record(record: &DeviceRecord, environment: &Environment) -> String {
+    describe_place(record, daemon_state(record, environment))
+}
+
+/// The same with this state.
+fn describe_place(record: &DeviceRecord, state: &str) -> String {
     let gpus = record.gpu_indices();
     let gpu = (!gpus.is_empty()).then(|| format_gpus(gpus));
     let profile = match &record.key.instance {
@@ -184,8 +218,10 @@ fn describe_record(record: &DeviceRecord, environment: &Environment) -> String {
         None if record.key.is_joint() => Some("joint".to_owned()),
         None => Some("whole GPU".to_owned()),
     };
-    let state = daemon_state(record, environment).to_owned();
-    let parts: Vec<String> = [gpu, profile, Some(state)].into_iter().flatten().collect();
+    let parts: Vec<String> = [gpu, profile, Some(state.to_owned())]
+        .into_iter()
+        .flatten()
+        .collect();
     parts.join(", ")
 }
 

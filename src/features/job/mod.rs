@@ -43,7 +43,7 @@ enum JobCommand {
 /// fails and records nothing.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps job begin [OPTIONS] --id <ID> --user <USER> --devices <DEVICE>\n                         <--cgroup <PATH>|--pid <PID>>",
+    override_usage = "mig-mps job begin [OPTIONS] --id <ID> --user <USER> --devices <DEVICE>\n                         [--cgroup <PATH>|--pid <PID>]",
     after_help = examples(&[
     ("mig-mps job begin --id 7 --user alice --devices 0.0,0.2 --pid 4711", ""),
     ("mig-mps job begin --id 7 --user alice --devices 0.0 --cgroup /jobs/7", ""),
@@ -55,8 +55,8 @@ struct BeginArgs {
     /// Name or number of the job's user
     #[arg(long)]
     user: String,
-    /// Devices of the job, separated by commas
-    #[arg(long, value_name = "DEVICE", value_delimiter = ',', required = true)]
+    /// Devices of the job, separated by commas or blanks
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',', num_args = 1.., required = true)]
     devices: Vec<String>,
     #[command(flatten)]
     group: GroupArgs,
@@ -65,11 +65,12 @@ struct BeginArgs {
     json: bool,
 }
 
-/// The two ways to name the control group of a job.
+/// The two ways to name the control group of a job. By default it is that of the command, which a prolog may run in it.
 #[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct GroupArgs {
-    /// Control group of the job, as in /proc/PID/cgroup
+    /// Control group of the job, as in /proc/PID/cgroup [default: the job's group in which the
+    /// command runs]
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
     /// Use the control group of this process
@@ -95,7 +96,7 @@ fn parse_id(text: &str) -> std::result::Result<String, String> {
     if is_job_name(text) && !text.starts_with('.') {
         return Ok(text.to_owned());
     }
-    Err("an id has 1 to 64 letters, digits, and the characters . _ - [ ] @ : #".to_owned())
+    Err("an id has 1 to 128 letters, digits, and the characters . _ - [ ] @ : # = ƒ".to_owned())
 }
 
 /// The output of `mig-mps job begin --json`.
@@ -277,8 +278,15 @@ impl GroupArgs {
                 usage_error(format_args!("{path} is not the path of a control group"))
                     .with_hint("give --cgroup a path such as /pbs_jobs.service/jobid/7.server")
             })?,
-            (None, pid) => {
-                let pid = Pid(pid.unwrap_or_default());
+            (None, None) => host.own_job_group().ok_or_else(|| {
+                usage_error(
+                    "--cgroup or --pid is required, because this command does not run in a control group that a batch \
+                     system except Slurm has created for a job",
+                )
+                .with_hint("give the control group of the job with --cgroup, or a process of the job with --pid")
+            })?,
+            (None, Some(pid)) => {
+                let pid = Pid(pid);
                 let process = host.find_process(pid);
                 process
                     .and_then(|process| process.job_control_group())

@@ -9,7 +9,9 @@ use clap::Args;
 use super::offer::MAX_NAME_CHARS;
 use crate::commands::args::ProfileSource;
 use crate::error::{Result, usage_error};
-use crate::host::fnv1a;
+use crate::host::{Host, fnv1a};
+use crate::profile::Profile;
+use crate::shared::pod_profile::without_mark;
 
 /// The directory of most kubelets.
 pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
@@ -17,19 +19,21 @@ pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
 /// What a manifest is made of.
 #[derive(Args, Debug)]
 pub struct ManifestArgs {
-    /// Print a manifest that installs mig-mps on nodes
+    /// Print a manifest for nodes [default: /etc/mig-mps/profile.toml]
     #[arg(
         long,
         help_heading = "Manifest",
         value_name = "PROFILE",
+        num_args = 0..=1,
         conflicts_with = "list"
     )]
-    pub manifest: Option<ProfileSource>,
+    #[allow(clippy::option_option, reason = "the option may have no value")]
+    pub manifest: Option<Option<ProfileSource>>,
     /// Image of the pods
-    #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", conflicts_with = "list", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
     image: String,
     /// Select nodes with this label, such as mig-mps=true
-    #[arg(long, help_heading = "Manifest", value_name = "LABEL", requires = "manifest", value_parser = label)]
+    #[arg(long, help_heading = "Manifest", value_name = "LABEL", requires = "manifest", conflicts_with = "list", value_parser = label)]
     node_selector: Vec<(String, String)>,
 }
 
@@ -82,15 +86,20 @@ fn is_subdomain(text: &str) -> bool {
 }
 
 impl ManifestArgs {
-    /// Returns the manifest that installs this profile, and a plugin for a kubelet with this directory.
+    /// Returns the manifest that installs this profile, by default that of the boot, and a plugin for a kubelet with this
+    /// directory.
     pub fn manifest_of(
         &self,
-        profile: &ProfileSource,
+        profile: Option<&ProfileSource>,
+        host: &Host,
         kubelet: &Path,
         metrics: Option<SocketAddr>,
     ) -> Result<String> {
-        let profile = profile.load()?;
-        let text = profile.source.text();
+        let profile = match profile {
+            Some(named) => named.load()?,
+            None => load_boot_profile(host)?,
+        };
+        let text = without_mark(profile.source.text());
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let version = env!("CARGO_PKG_VERSION");
         let mut command = vec!["/bin/busybox", "sh", "/mig-mps/install-on-host.sh"];
@@ -129,6 +138,19 @@ impl ManifestArgs {
             .replace("@COMMAND@", &format!("[{}]", command.join(", ")))
             .replace("@PROFILE@", &yaml_text(text)))
     }
+}
+
+fn load_boot_profile(host: &Host) -> Result<Profile> {
+    let boot = host.boot_profile().path();
+    if matches!(boot.try_exists(), Ok(false)) {
+        let what = format_args!(
+            "no profile is selected, and {} does not exist",
+            boot.display()
+        );
+        return Err(usage_error(what)
+            .with_hint("give a profile: `mig-mps-device-plugin --manifest PROFILE`"));
+    }
+    ProfileSource::from(&*boot.to_string_lossy()).load()
 }
 
 /// Returns a text as a value of YAML: as a block with an indentation of four, if it has only characters that a block keeps.

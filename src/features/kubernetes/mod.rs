@@ -115,11 +115,12 @@ pub fn run(args: &DevicePluginArgs, environment: Environment) -> Result<ExitStat
         return Ok(ExitStatus::Done);
     }
     if let Some(profile) = &args.manifest.manifest {
-        print(
-            &args
-                .manifest
-                .manifest_of(profile, &args.kubelet, args.metrics)?,
-        )?;
+        print(&args.manifest.manifest_of(
+            profile.as_ref(),
+            &environment.host,
+            &args.kubelet,
+            args.metrics,
+        )?)?;
         return Ok(ExitStatus::Done);
     }
     if args.list {

@@ -9,14 +9,13 @@ mod target;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
 use crate::client::{
     ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
-    missing_engine_options, usable_gpus, visible_devices,
+    usable_gpus, visible_devices,
 };
 use crate::commands::args::duration;
 use crate::commands::env::{check_joint_name, find_served, observe_usable_gpus};
@@ -28,7 +27,7 @@ use crate::host::{
     restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
-use crate::render::{examples_and_statuses, warn};
+use crate::render::examples_and_statuses;
 use crate::settings::Visible;
 use crate::shared::private::{PrivateDevice, joint_device, parent_directories};
 use crate::shared::program::{client_command, start_error};
@@ -39,7 +38,10 @@ use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::{Bind, bind_near, near_position};
-use notes::{note_choice, note_listed, note_not_bound, note_others, note_visible, warn_of_nccl};
+use notes::{
+    note_choice, note_container, note_listed, note_lost, note_not_bound, note_others, note_visible,
+    warn_of_nccl,
+};
 use obstacle::{RunObstacle, wait_until};
 use target::{ChooseArgs, RANKS, Target, program_variables};
 
@@ -100,7 +102,8 @@ pub struct RunArgs {
     #[arg(
         long,
         requires = "private",
-        conflicts_with_all = ["by_rank", "map"],
+        // An option whose requirement conflicts with a word is not refused for lack of it.
+        conflicts_with_all = ["device", "any", "by_rank", "map"],
         help_heading = PRIVATE
     )]
     joint: bool,
@@ -148,13 +151,13 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         let devices = wait_until(args.wait, || args.free_targets(environment, count))?;
         let copies = args.spread_copies(&devices, count)?;
         if let Some(first) = devices.first() {
-            args.note_container(&first.served, None);
+            note_container(&args.command, &first.served, None);
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return exit_with_code(code);
     }
     let (served, variables) = args.choose_device(environment)?;
-    args.note_container(&served, None);
+    note_container(&args.command, &served, None);
     if served.record.key.is_joint() {
         note_listed(&served.record, variables.visible_gpus(&served.record).len());
     } else {
@@ -195,18 +198,6 @@ impl RunArgs {
             self.try_device(environment, &node, served, &gpus)
         })?;
         Ok((served.clone(), variables))
-    }
-
-    /// Says what a container needs, in which programs would run outside MPS. A private daemon is below this directory.
-    fn note_container(&self, served: &Served, private: Option<&Path>) {
-        let name = private.is_none().then_some(served.record.name.as_str());
-        let directory = private.unwrap_or(served.run_dir.path());
-        if let Some((engine, missing)) = missing_engine_options(&self.command, name, directory) {
-            warn(&format!(
-                "a container of {engine} does not have {}, and without it the programs run outside MPS; add {missing}",
-                directory.display()
-            ));
-        }
     }
 
     fn device_by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
@@ -258,6 +249,7 @@ impl RunArgs {
         let joint;
         if self.joint {
             joint = joint_device(&node, &devices)?;
+            note_lost(&node);
             devices = vec![&joint];
         } else if let Some(count) = copies {
             devices.truncate(count);
@@ -315,7 +307,7 @@ impl RunArgs {
             let place = parent_directories()
                 .into_iter()
                 .find(|place| run_dir.starts_with(place));
-            self.note_container(&device.served, place.as_deref());
+            note_container(&self.command, &device.served, place.as_deref());
         }
         if let Some(count) = copies {
             let copies = self.spread_copies(&targets, count)?;

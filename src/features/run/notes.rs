@@ -1,9 +1,13 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
-use crate::client::DeviceList;
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::client::{DeviceList, missing_engine_options};
 use crate::host;
+use crate::node::{Node, Served};
 use crate::render::format::format_gib;
-use crate::render::note;
+use crate::render::{note, warn};
 use crate::shared::{LocalRank, Portion, RankMapping};
 use crate::state::{DeviceKey, DeviceRecord};
 
@@ -36,6 +40,35 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
             "the {ranks} ranks use one device each, of {count} devices; start {count} ranks to use all devices"
         )),
         _ => {}
+    }
+}
+
+/// Says what a container lacks, in which programs would run outside MPS. A private daemon is below this directory.
+pub(super) fn note_container(words: &[OsString], served: &Served, private: Option<&Path>) {
+    let name = private.is_none().then_some(served.record.name.as_str());
+    let directory = private.unwrap_or(served.run_dir.path());
+    if let Some(missing) = missing_engine_options(words, name, directory) {
+        let it = if missing.lacks.len() > 1 {
+            "them"
+        } else {
+            "it"
+        };
+        warn(&format!(
+            "a container of {} does not have {}, and without {it} the programs run outside MPS; add {}",
+            missing.engine,
+            host::join_words(&missing.lacks, "and"),
+            missing.add
+        ));
+    }
+}
+
+/// Says which GPUs a private joint device does not have, although the program may use all.
+pub(super) fn note_lost(node: &Node) {
+    if DeviceList::of_caller(host::environment_variable).is_some() {
+        return;
+    }
+    for (_, why) in node.lost_gpus() {
+        note(&format!("{why}: the program does not use this GPU"));
     }
 }
 

@@ -60,7 +60,12 @@ pub struct SystemdArgs {
     #[arg(long, help_heading = "Installation")]
     install: bool,
     /// Also enable the units (applies the profile at the next boot)
-    #[arg(long, requires = "install", help_heading = "Installation")]
+    #[arg(
+        long,
+        requires = "install",
+        conflicts_with = "uninstall",
+        help_heading = "Installation"
+    )]
     enable: bool,
     /// Also write metrics to DIR, for a node exporter
     #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
@@ -69,10 +74,10 @@ pub struct SystemdArgs {
     #[arg(long, conflicts_with = "uninstall", help_heading = "Integration")]
     kubernetes: bool,
     /// Directory of the kubelet [default: /var/lib/kubelet]
-    #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes")]
+    #[arg(long, help_heading = "Integration", value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, requires = "kubernetes", conflicts_with = "uninstall")]
     kubelet: Option<PathBuf>,
     /// Serve plugin metrics at ADDR, such as 0.0.0.0:19835
-    #[arg(long, help_heading = "Integration", value_name = "ADDR", value_parser = socket_address, requires = "kubernetes")]
+    #[arg(long, help_heading = "Integration", value_name = "ADDR", value_parser = socket_address, requires = "kubernetes", conflicts_with = "uninstall")]
     plugin_metrics: Option<SocketAddr>,
     /// Install the programs beside this one, and apply the profile: for the pod of Kubernetes
     #[arg(long, hide = true, requires_all = ["profile", "kubernetes"], conflicts_with_all = ["install", "metrics", "uninstall"])]

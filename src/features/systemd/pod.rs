@@ -25,23 +25,17 @@ use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
 use crate::node::observe_records;
 use crate::profile::Profile;
 use crate::render::{print, report};
+use crate::shared::pod_profile::{PROFILE_MARK, is_of_pod};
 use crate::state::{ProfileHistory, RunDir};
 
 /// The directory of the host in which a pod installs the programs.
 pub const DIRECTORY: &str = "/opt/mig-mps";
 
-/// The last line of a profile that a pod has installed: errors name the lines of the profile as its author has it. The scripts of
-/// packages search for it.
-const PROFILE_MARK: &str =
-    "# Written by the pod of mig-mps on this node, which replaces it: change the pod's profile.\n";
+/// The program that `install.sh` of the tarball installs.
+const TARBALL_PROGRAM: &str = "/usr/local/bin/mig-mps";
 
 /// The file beside the installed programs that is there until the plugin was restarted with what is new.
 const RESTART_MARK: &str = "restart-plugin";
-
-/// True for a profile that a pod has installed.
-pub fn is_of_pod(profile: &str) -> bool {
-    profile.ends_with(PROFILE_MARK)
-}
 
 /// The time that the change of the node may take, as in the unit of the boot.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -140,6 +134,12 @@ impl Installation<'_> {
             return Err(owned_error(
                 &format!("units on this host run {shown}"),
                 &format!("{remedy}; or delete the DaemonSet of this pod"),
+            ));
+        }
+        if self.environment.host.under_root(TARBALL_PROGRAM).exists() {
+            return Err(owned_error(
+                &format!("the tarball of mig-mps has installed {TARBALL_PROGRAM} on this host"),
+                "run `install.sh --uninstall` of the tarball, or delete the DaemonSet of this pod",
             ));
         }
         let boot = self.files.profile();

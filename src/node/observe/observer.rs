@@ -16,7 +16,7 @@ use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
 use crate::node::{Device, Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Processes, Watched};
-use crate::state::{ProfileHistory, RunDir};
+use crate::state::{JointDevices, ProfileHistory, RunDir};
 
 /// The parts of a snapshot beside the records, the GPUs with their MIG devices, and which daemons run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -227,11 +227,15 @@ impl<'a> Observer<'a> {
             (None, None) => Some(Nvml::start_opening(environment.nvml_library.as_deref())?),
             _ => None,
         };
+        let history = ProfileHistory::load_for_changes(environment).ok();
         let mut node = Node {
             host: Some(environment.host.clone()),
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
             has_default_profile: detail.reads_processes()
-                && ProfileHistory::is_default(environment),
+                && history
+                    .as_ref()
+                    .is_some_and(|history| history.is_default(environment)),
+            joint_before: history.map_or_else(JointDevices::new, |history| history.joint_devices()),
             detail,
             ..Node::default()
         };

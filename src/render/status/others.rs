@@ -213,6 +213,11 @@ pub(super) fn private_table(node: &Node) -> Table {
 }
 
 fn format_served(daemon: &Unmanaged) -> String {
+    let indices = daemon.devices.iter().map(|name| name.parse::<u32>());
+    match indices.collect::<Result<Vec<u32>, _>>() {
+        Ok(indices) if !indices.is_empty() => return format_ranges(&indices),
+        _ => {}
+    }
     match daemon.devices.as_slice() {
         [] if daemon.visible == Variable::Hidden => "?".to_owned(),
         [] => "-".to_owned(),

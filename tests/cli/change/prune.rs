@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{Sim, in_state, plain};
+use testkit::{Sim, assert_contains, in_state, plain};
 
 const EACH: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 const FIRST: &str = "[[gpu]]\nselect = { index = [0] }\nmig = false\n";
@@ -70,4 +70,42 @@ fn instances_in_no_block_stay() {
         list["gpus"][1]["gpu_instances"].as_array().unwrap().len(),
         0
     );
+}
+
+/// The GPUs of a joint device of which the profile selects one.
+#[test]
+fn prune_stops_a_joint_device_that_loses_a_gpu() {
+    for (count, last) in [(3, 2), (4, 3), (3, 0), (3, 1)] {
+        let all = format!("{EACH}name = \"trainers\"\njoint = true\n");
+        for options in [
+            &["--yes", "--prune"][..],
+            &["--yes", "--prune", "--keep-going"],
+        ] {
+            let sim = Sim::served("h200", count, &all);
+            let alone = FIRST.replace('0', &last.to_string());
+            let refused = sim.up(&alone, &["--yes"]).ended(4);
+            assert_contains(&refused.stderr, "is part of the joint device trainers");
+            let client = sim.client("trainers");
+            let refused = sim.up(&alone, options).ended(4);
+            assert_contains(
+                &refused.stderr,
+                &format!("trainers: pid {} (", client.pid()),
+            );
+            assert!(client.finish().status.success());
+            sim.up(&alone, options).ended(0);
+            let status = sim.status();
+            assert_eq!(
+                in_state(&status, "ready"),
+                [last.to_string()],
+                "{options:?}"
+            );
+            assert_eq!(
+                status["devices"].as_array().unwrap().len(),
+                count,
+                "{status:#}"
+            );
+            assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d").len(), 1);
+            sim.up_does_nothing(&alone);
+        }
+    }
 }

@@ -358,3 +358,32 @@ fn the_table_of_programs_outside_mps_has_their_gpus() {
     assert_contains(&problems, " MiB, GPU 1) computes outside MPS");
     assert_contains(&problems, " MiB, GPUs 0-1) computes outside MPS");
 }
+
+/// A program that may use all GPUs of the node.
+#[test]
+fn a_private_joint_device_without_a_lost_gpu_says_so() {
+    let sim = Sim::with("h200", 4);
+    sim.node.node().lose_gpu(1).unwrap();
+    let private = |visible: Option<&str>| {
+        let mut command = private(&sim, "", &["cuda-app", "run", "0", "--on", "all"]);
+        match visible {
+            Some(visible) => command.env("CUDA_VISIBLE_DEVICES", visible),
+            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+        };
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let said = private(None);
+    assert!(said.starts_with("note: GPU 1 is lost ("), "{said}");
+    assert_contains(&said, "): the program does not use this GPU\n");
+    assert_eq!(private(Some("1,2")), "");
+}
+
+#[test]
+fn the_gpus_of_a_private_daemon_are_a_range() {
+    let sim = Sim::with("h200", 4);
+    let mut app = App::start(private(&sim, "0,1,3", &["cuda-app", "hold", "--on", "all"]));
+    app.wait_up();
+    let shown = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(&shown, "  0-1,3  ");
+    assert!(app.finish().status.success());
+}

@@ -92,6 +92,16 @@ fn a_refused_private_run_prints_no_note_about_devices() {
     }
 }
 
+/// A private daemon is what `--joint` is about.
+#[test]
+fn joint_is_refused_without_a_private_daemon() {
+    let sim = Sim::with("h200", 3);
+    for words in [&["1"][..], &["--any"], &["--by-rank"], &["-n", "2"], &[]] {
+        let ran = sim.run(&[&["run", "--joint"], words, &["--", "true"]].concat());
+        assert_contains(&ran.ended(125).stderr, "--joint");
+    }
+}
+
 #[test]
 fn ranks_are_told_to_name_a_joint_device() {
     let sim = joint("share = 4");

@@ -1,5 +1,6 @@
 //! Joint devices: several whole GPUs with one daemon.
 
+mod absent;
 mod apart;
 mod caller;
 mod change;

@@ -1,9 +1,9 @@
 //! GPUs of a joint device that `down` has stopped: each is a device of its own again.
 
-use testkit::{App, Ran, Sim, assert_contains, in_state};
+use testkit::{App, Ran, Sim, WHOLE, assert_contains, in_state};
 
 use super::apart::unmanaged_daemon;
-use super::{gpu, joint};
+use super::{TRAINERS, gpu, joint};
 
 /// Three H200s; the joint device of two of them is stopped.
 fn stopped() -> Sim {
@@ -125,4 +125,74 @@ fn a_joint_device_of_the_profile_that_has_no_daemon_starts() {
     );
     sim.run(&["start", "trainers"]).ended(0);
     sim.run(&["run", "trainers", "--", "true"]).ended(0);
+}
+
+/// The GPUs of a stopped device are not devices next to it.
+#[test]
+fn a_stopped_joint_device_is_selected_as_a_whole() {
+    let start: [&[&str]; 6] = [
+        &["start", "*"],
+        &["start", "trainers"],
+        &["start", "--gpu", "0"],
+        &["start", "gpu1"],
+        &["restart", "--gpu", "1", "--yes"],
+        &["restart", "trainers", "--yes"],
+    ];
+    for words in start {
+        let sim = Sim::served("h200", 2, TRAINERS);
+        sim.run(&["down", "*", "--yes"]).ended(0);
+        let shown = sim.run(&["status", "*"]).ended(0).stdout;
+        let row = |text: &str| text.lines().filter(|line| line.contains("140.4")).count();
+        assert_eq!(
+            (shown.matches("280.8").count(), row(&shown)),
+            (1, 0),
+            "{shown}"
+        );
+        assert_contains(&shown, "1 device on 2 GPUs");
+        for gpu in ["0", "1"] {
+            let of_gpu = sim.run(&["status", "--gpu", gpu]).ended(0).stdout;
+            assert_eq!((of_gpu.matches("280.8").count(), row(&of_gpu)), (1, 0));
+        }
+        sim.run(words).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["trainers"], "{words:?}");
+    }
+}
+
+#[test]
+fn a_gpu_of_a_stopped_joint_device_leads_to_that_device() {
+    let sim = Sim::served("h200", 2, TRAINERS);
+    sim.run(&["down", "trainers", "--yes"]).ended(0);
+    let part = "GPU 1 is part of the stopped device trainers\nhint: run `mig-mps start trainers` to start its daemon\n";
+    for words in [
+        &["start", "1"][..],
+        &["restart", "1", "--yes"],
+        &["verify", "1"],
+        &["verify", "--gpu", "1"],
+        &["run", "1", "--", "true"],
+        &["env", "1"],
+        &["set", "1", "share=2", "--yes"],
+    ] {
+        let ran = sim.run(words);
+        assert_contains(&ran.stderr, part);
+        assert_eq!(sim.status()["devices"][0]["state"], "stopped", "{words:?}");
+    }
+    // After a reboot, the applied profile has it.
+    sim.node.reboot();
+    for words in [&["start", "1"][..], &["restart", "1", "--yes"]] {
+        assert_contains(&sim.run(words).stderr, part);
+    }
+    sim.run(&["start", "--gpu", "1"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["trainers"]);
+}
+
+/// No note leads to a command that is refused.
+#[test]
+fn a_device_that_lacks_a_gpu_is_stopped_without_a_way_back() {
+    for (profile, name, gpu) in [(TRAINERS, "trainers", 1), (WHOLE, "0", 0)] {
+        let sim = Sim::served("h200", 2, profile);
+        sim.node.node().lose_gpu(gpu).unwrap();
+        let ran = sim.run(&["down", name, "--force", "--yes"]).ended(0);
+        assert!(!ran.stderr.contains("mig-mps start"), "{}", ran.stderr);
+        sim.run(&["start", name]).ended(2);
+    }
 }

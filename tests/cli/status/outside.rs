@@ -211,62 +211,225 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     }
 }
 
-#[test]
-fn run_says_what_a_container_needs() {
-    let sim = Sim::small();
-    let run_dir = sim.node.run_dir().display().to_string();
-    let says = |words: &[&str]| {
-        for engine in ["apptainer", "docker", "enroot", "nerdctl", "podman", "srun"] {
+/// The warnings of `run` about these command lines, of which nothing is run.
+struct Engines(Sim);
+
+impl Engines {
+    const NAMES: [&str; 12] = [
+        "apptainer",
+        "ch-run",
+        "docker",
+        "docker-compose",
+        "enroot",
+        "nerdctl",
+        "podman",
+        "podman-compose",
+        "podman-remote",
+        "python3",
+        "srun",
+        "x",
+    ];
+
+    fn new() -> Self {
+        let sim = Sim::small();
+        for engine in Self::NAMES {
             write_program(sim.node.dir().join("bin").join(engine), "#!/bin/sh\n");
         }
-        sim.run(&[&["run", "0.2", "--"], words].concat())
-            .ended(0)
-            .stderr
-    };
-    for (words, missing) in [
-        (
-            &["enroot", "start", "image", "true"][..],
-            format!("add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
-        ),
-        (
-            &["srun", "--container-image=x", "true"],
-            format!("add --container-mounts={run_dir}:{run_dir}\n"),
-        ),
-        (
-            &["docker", "run", "image"],
-            "add these options: docker run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
-        ),
-        (
-            &["env", "A=b", "nerdctl", "run", "image"],
-            "add these options: nerdctl run $(mig-mps env 0.2 --format docker) …\n".to_owned(),
-        ),
-        (
-            &["podman", "run", "image"],
-            "add these options: podman run $(mig-mps env 0.2 --format podman) …\n".to_owned(),
-        ),
-    ] {
-        let said = says(words);
-        assert_contains(
-            &said,
-            &format!(
-                "does not have {run_dir}, and without it the programs run outside MPS; {missing}"
-            ),
-        );
+        Self(sim)
     }
-    let mounted = format!("--mount={run_dir}:{run_dir}");
-    let above = sim.node.run_dir().parent().unwrap().display();
-    let above = format!("/opt:/opt,{above}:{above}:ro");
-    for words in [
-        &["enroot", "start", &mounted, "image", "true"][..],
-        &["srun", "--container-mounts", &above, "true"],
-        &["podman", "run", "--device", "mig-mps/device=0.2", "image"],
-        &["docker", "run", "--device=mig-mps/device=0.2", "image"],
-        // Its variables have the directory.
-        &["apptainer", "exec", "--nv", "image", "true"],
-        &["srun", "true"],
-        &["true"],
+
+    /// The run directory.
+    fn directory(&self) -> String {
+        self.0.node.run_dir().display().to_string()
+    }
+
+    fn says(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ran = self.0.run(&[&["run", "0.2", "--"], &words[..]].concat());
+        ran.ended(0).stderr
+    }
+
+    #[track_caller]
+    fn lacks(&self, line: &str, lacks: &str, add: &str) {
+        let said = self.says(line);
+        let it = if lacks.contains(" and ") {
+            "them"
+        } else {
+            "it"
+        };
+        let expected = format!(
+            " does not have {lacks}, and without {it} the programs run outside MPS; add {add}\n"
+        );
+        assert!(said.ends_with(&expected), "{line}: {said}");
+    }
+}
+
+#[test]
+fn run_says_what_a_container_needs() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let variables = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
+    let bind = format!("--mount type=bind,src={run_dir},dst={run_dir}");
+    let docker = "these options: docker run $(mig-mps env 0.2 --format docker) …";
+    let podman = "these options: podman run $(mig-mps env 0.2 --format podman) …";
+    let both = format!("{run_dir} and CUDA_MPS_PIPE_DIRECTORY");
+    let enroot = format!("--mount {run_dir}:{run_dir} {variables}");
+    let pyxis = format!("--container-mounts={run_dir}:{run_dir}");
+    for (line, lacks, add) in [
+        ("enroot start image true", &*both, &*enroot),
+        ("srun --container-image=x true", &run_dir, &pyxis),
+        ("srun -n 8 --container-image x true", &run_dir, &pyxis),
+        ("docker run image", &both, docker),
+        ("docker --context far container run image", &both, docker),
+        ("podman create image", &both, podman),
+        (
+            "podman-remote run image",
+            &both,
+            &podman.replace("podman run", "podman-remote run"),
+        ),
+        (
+            "env A=b nerdctl run image",
+            &both,
+            &docker.replace("docker run", "nerdctl run"),
+        ),
+        ("nice -n 5 srun -n 2 podman run image", &both, podman),
+        // Words that name the directory, or one above it, in another way.
+        ("docker run -e OUT=RUN/x image", &both, docker),
+        ("docker run --tmpfs ABOVE image", &both, docker),
+        ("docker run -w ABOVE image", &both, docker),
+        ("docker run image ls RUN", &both, docker),
+        (
+            "docker run image prog -v RUN:RUN -e CUDA_MPS_PIPE_DIRECTORY",
+            &both,
+            docker,
+        ),
+        ("docker run -v RUN image", &both, docker),
+        ("docker run -v /scratch:ABOVE image", &both, docker),
+        ("docker run -v RUN:/elsewhere image", &both, docker),
+        (
+            "srun --container-image=x --container-mounts=/scratch:ABOVE x",
+            &run_dir,
+            &pyxis,
+        ),
+        (
+            "ch-run -b /scratch image -- x",
+            &run_dir,
+            &format!("--bind={run_dir}:{run_dir}"),
+        ),
+        // One of the two.
+        (
+            "podman run -v RUN:RUN image x",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            variables,
+        ),
+        (
+            "podman run --mount type=bind,src=RUN,dst=RUN image x",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            variables,
+        ),
+        (
+            "enroot start --mount RUN:RUN image x",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            variables,
+        ),
+        (
+            "docker run --env CUDA_MPS_PIPE_DIRECTORY image",
+            &run_dir,
+            &bind,
+        ),
     ] {
-        assert_eq!(says(words), "", "{words:?}");
+        let above = engines.0.node.run_dir().parent().unwrap();
+        let line = line
+            .replace("RUN", &run_dir)
+            .replace("ABOVE", above.to_str().unwrap());
+        engines.lacks(&line, lacks, add);
+    }
+}
+
+#[test]
+fn run_says_nothing_about_a_container_that_has_what_it_needs() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let options = |format: &str| {
+        let ran = engines.0.run(&["env", "0.2", "--format", format]).ended(0);
+        ran.stdout.trim_end().to_owned()
+    };
+    let (docker, podman) = (options("docker"), options("podman"));
+    for line in [
+        "docker run --rm -it DOCKER image x",
+        "podman run PODMAN image x",
+        "podman run --device mig-mps/device=0.2 image",
+        "docker run --device=mig-mps/device=0.2 image",
+        "docker run -v ABOVE:ABOVE:ro -e CUDA_MPS_PIPE_DIRECTORY=/y image",
+        "docker run -vRUN:RUN --env=CUDA_MPS_PIPE_DIRECTORY image",
+        "docker run --volume=RUN:RUN --env-file x image",
+        "podman run --mount=type=bind,source=RUN,target=RUN,ro --env-host image",
+        "podman run -v RUN:RUN -e CUDA_* image",
+        "enroot start --mount=RUN:RUN -e CUDA_MPS_PIPE_DIRECTORY image true",
+        "srun --container-image=x --container-mounts /opt:/opt,ABOVE:ABOVE:ro true",
+        "ch-run -b RUN image -- true",
+        // Its variables have the directory.
+        "apptainer exec --nv image true",
+        // They start no container.
+        "docker ps",
+        "docker exec container x",
+        "srun true",
+        "srun x --container-image",
+        "srun -n 2 python3 docker run image",
+        "python3 -c pass docker run image",
+        "x podman run image",
+        "true",
+    ] {
+        let above = engines.0.node.run_dir().parent().unwrap();
+        let line = line
+            .replace("DOCKER", &docker)
+            .replace("PODMAN", &podman)
+            .replace("RUN", &run_dir)
+            .replace("ABOVE", above.to_str().unwrap());
+        assert_eq!(engines.says(&line), "", "{line}");
+    }
+}
+
+/// The file of `mig-mps env --format compose` may have any name.
+#[test]
+fn a_second_file_of_compose_may_have_the_device() {
+    let engines = Engines::new();
+    let file = |name: &str, text: &str| {
+        let path = engines.0.node.dir().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let ours = engines.0.run(&["env", "0.2", "--format", "compose"]);
+    let ours = file("gpu.yaml", &ours.ended(0).stdout);
+    let theirs = file("compose.yaml", "services: {}\n");
+    for start in [
+        "docker compose",
+        "docker-compose",
+        "podman-compose",
+        "nerdctl compose",
+    ] {
+        for options in [
+            format!("-f {theirs} -f {ours}"),
+            format!("--file={theirs} --file={ours}"),
+            format!("-f {theirs} -f -"),
+        ] {
+            assert_eq!(
+                engines.says(&format!("{start} {options} up")),
+                "",
+                "{start}"
+            );
+        }
+        for options in [
+            "up".to_owned(),
+            format!("-f {theirs} up"),
+            format!("-f {theirs} -f {theirs} up"),
+        ] {
+            let said = engines.says(&format!("{start} {options}"));
+            assert_contains(
+                &said,
+                "; add -f device.yaml, which mig-mps env 0.2 --format compose writes\n",
+            );
+        }
     }
 }
 

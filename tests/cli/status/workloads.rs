@@ -137,3 +137,54 @@ fn a_program_outside_mps_is_named_with_its_pod() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(line(&text, &outside), "  pod 6dbbf17e  ");
 }
+
+/// A batch system starts a container in the group of its job. What is inside, others have named.
+#[test]
+fn a_container_in_a_job_has_the_job() {
+    let sim = Sim::whole("");
+    let client = sim.client("0");
+    for (group, system, id) in [
+        (
+            format!("/pbs_jobs.service/jobid/7.server/libpod-{ID}"),
+            "pbs",
+            "7.server",
+        ),
+        (format!("/lsf/c/job.7.11.22/libpod-{ID}"), "lsf", "7"),
+        (
+            format!("/htcondor/condor_slot1_1@n/docker/{ID}"),
+            "htcondor",
+            "slot1_1@n",
+        ),
+        (format!("/UGE/7.1/libpod-{ID}.scope"), "sge", "7.1"),
+        (
+            format!("/UGE/7.1/libpod-{ID}.scope/lsf/c/job.9.11.22"),
+            "sge",
+            "7.1",
+        ),
+        (
+            format!("/pbs_jobs.service/jobid/7.server/libpod-{ID}/UGE/9.1"),
+            "pbs",
+            "7.server",
+        ),
+    ] {
+        put(&sim, &client, &group);
+        let of = workload(&sim.status(), "clients", &client);
+        let job = json!({ "system": system, "id": id, "unverified": false });
+        assert_eq!(of["batch_job"], job, "{group}");
+        let text = sim.run(&["status"]).ended(0).stdout;
+        assert_contains(line(&text, &client), &format!("  {system} {id}  "));
+    }
+    for group in [
+        format!("/system.slice/docker-{ID}.scope/lsf/c/job.9.11.22"),
+        format!("/docker/{ID}/pbs_jobs.service/jobid/9.server"),
+        format!("{}/UGE/9.1", in_pod()),
+    ] {
+        put(&sim, &client, &group);
+        let of = workload(&sim.status(), "clients", &client);
+        assert_eq!(
+            (&of["batch_job"], &of["container_id"]),
+            (&Value::Null, &json!(ID)),
+            "{group}"
+        );
+    }
+}

@@ -598,7 +598,7 @@ fn a_container_needs_the_directory_above() {
         assert_contains(
             &said.stderr,
             &format!(
-                "a container of {engine} does not have {place}, and without it the programs run outside MPS;"
+                "a container of {engine} does not have {place} and CUDA_MPS_PIPE_DIRECTORY, and without them the programs run outside MPS;"
             ),
         );
         let options =
