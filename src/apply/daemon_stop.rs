@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
-use super::closing::record_as_closing;
+use super::closing::{end_held_client, record_as_closing};
 use super::compute_mode::restore_compute_mode;
 use super::context::{Run, StepOf};
 use super::gpu_state::History;
@@ -153,6 +153,10 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
             "the daemon of {} cannot be seen from here; it may run in another pid namespace",
             record.name
         )));
+    }
+    if let Some(closing) = &record.closing {
+        end_held_client(host, closing);
+        daemon.end_left_sessions(host, daemon_user(record))?;
     }
     let StopRequest {
         patience, means, ..

@@ -171,6 +171,7 @@ impl GpuPlan {
                     by_hand: Vec::new(),
                 }),
                 is_waited_for: false,
+                held: None,
             });
             let because = "when its programs have exited";
             self.steps.push(close.with_reason(because));

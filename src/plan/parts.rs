@@ -89,6 +89,15 @@ impl Plan {
         })
     }
 
+    /// The same, to add what is known only when they are carried out.
+    pub fn closes_mut(&mut self) -> impl Iterator<Item = &mut Close> {
+        let steps = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps);
+        steps.filter_map(|step| match &mut step.action {
+            Action::Close(close) => Some(close),
+            _ => None,
+        })
+    }
+
     /// True if nobody has to leave before this part is carried out. `is_idle` tells of a device that this process has closed,
     /// by its UUID, whether its programs have left.
     pub fn is_free(&self, node: &Node, is_idle: impl Fn(&str) -> bool) -> bool {
@@ -132,6 +141,7 @@ impl Plan {
                         until,
                         next: next.map(Start::as_next_daemon).or_else(same),
                         is_waited_for: true,
+                        held: None,
                     })
                     .with_reason("it waits for its clients")
                 })

@@ -110,6 +110,7 @@ impl Plan {
                 until: closing.until,
                 next: next.clone(),
                 is_waited_for: false,
+                held: None,
             }),
             Some(next) => Action::Start(Start {
                 name: next.name.clone(),

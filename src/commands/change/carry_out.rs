@@ -107,7 +107,6 @@ impl ChangeRun<'_> {
             return Ok(None);
         }
         self.prepare_for_daemons(plan)?;
-        self.closing.let_end(plan);
         let environment = self.options.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.
