@@ -72,8 +72,11 @@ pub(super) fn stop_served_daemon(
         keeps_record: successor.is_some(),
     };
     if planned.keeps_device {
+        // What ends a running daemon is this command, whatever another one has recorded.
         let closing = served.record.closing.as_ref();
-        let origin = closing.map(|closing| closing.origin.clone());
+        let is_intended = !served.is_alive() && closing.is_some_and(|it| it.next.is_none());
+        let origin = closing.filter(|_| is_intended);
+        let origin = origin.map(|closing| closing.origin.clone());
         run.node_record.add_stopped(StoppedDevice {
             record: served.record.clone(),
             origin: origin.unwrap_or_else(|| run.journal.origin(run.context.environment)),

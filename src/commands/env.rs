@@ -74,7 +74,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let served = find_served(&node, &args.device)?;
-    if let Some(closing) = served.closing() {
+    if let Some(closing) = served.describe_closing() {
         let name = &served.record.name;
         note(&format!(
             "device {name} is closed to new programs by {closing}"

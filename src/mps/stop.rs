@@ -162,7 +162,7 @@ impl Daemon {
                 }
                 Ok(_) if held.wait_for_exit(EXIT_TIMEOUT) => return Ok(Some(0)),
                 Ok(_) if begun.elapsed() < BUSY_TIMEOUT => {
-                    self.end_left_sessions(host, caller())?
+                    self.end_left_sessions(host, caller())?;
                 }
                 Ok(output) => {
                     let said = format!("{}{}", output.stdout, output.stderr);

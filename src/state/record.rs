@@ -440,6 +440,11 @@ impl Origin {
             format_second(self.since)
         )
     }
+
+    /// True for a command `up`, which may be about more than one device.
+    pub fn is_of_up(&self) -> bool {
+        self.command.split_whitespace().nth(1) == Some("up")
+    }
 }
 
 impl fmt::Display for Origin {

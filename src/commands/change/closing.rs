@@ -165,7 +165,7 @@ impl ChangeRun<'_> {
         let parts = plan.split_into_parts();
         let same = parts.iter().find(|other| other.has_a_device_of(part));
         let Some(close) = same
-            .map(|part| part.close_daemons(&node, until, self.change.is_verified()))
+            .map(|part| part.close_daemons(&node, until))
             .filter(|close| !close.is_empty())
         else {
             return Ok(());
@@ -221,6 +221,7 @@ impl ChangeRun<'_> {
         } else {
             until.min(Instant::now() + PLAN_INTERVAL)
         };
+        let _waiting = self.options.environment.interrupt.begin_waiting();
         let observer = &self.options.observer;
         let waited = observer.with_nvml_closed(|| self.wait_for_daemons(&mut waited_for, end));
         self.closing.closed = closed;
@@ -317,9 +318,13 @@ impl ChangeRun<'_> {
                 join_words(several, "and")
             ),
         };
+        let again = if self.change.is_verified() {
+            " To complete the change and record its profile, run the same command again."
+        } else {
+            ""
+        };
         let what = format!(
-            "Interrupted. {stay} `mig-mps heal` then {follows}, and a change of instances needs the same command again. \
-             To cancel the change, run `mig-mps up`."
+            "Interrupted. {stay} `mig-mps heal` then {follows}.{again} To cancel the change, run `mig-mps up`."
         );
         declined_by_user(ExitStatus::Interrupted, what)
     }
@@ -361,8 +366,8 @@ impl ChangeRun<'_> {
             ),
         };
         let what = format!("timed out (--drain): {who}{rest}");
-        let again = if part.changes_mig() {
-            ", and a change of instances needs the same command again"
+        let again = if self.change.is_verified() {
+            "; run the same command again to complete the change and record its profile"
         } else {
             ""
         };
@@ -372,6 +377,22 @@ impl ChangeRun<'_> {
             if names.len() == 1 { "the device stays" } else { "the devices stay" },
             self.what_heal_does(closed.iter().map(|stop| stop.uuid.as_str()))
         ))
+    }
+
+    /// Names the changes that earlier commands have recorded for devices of a plan, which this change replaces.
+    pub(super) fn remark_on_recorded_changes(shown: &Planned) {
+        for served in shown.node.served() {
+            let name = served.record.name.as_str();
+            let is_concerned = shown.plan.device_names().any(|one| one == name);
+            if let Some(closed) = served.describe_closing()
+                && is_concerned
+                && served.closer == Closer::Gone
+            {
+                note(&format!(
+                    "device {name} is closed to new programs by {closed}"
+                ));
+            }
+        }
     }
 
     /// Refuses what another change is about to do with a device that it has closed, or with the instances of its GPU.

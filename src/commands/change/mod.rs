@@ -387,6 +387,9 @@ impl ChangeRun<'_> {
             warn(&format!("pods that hold shares are unknown: {why}"));
         }
         let consent = self.options.consent;
+        if !consent.is_unattended {
+            Self::remark_on_recorded_changes(shown);
+        }
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
             warn(&error.to_string());
         }

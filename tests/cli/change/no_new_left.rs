@@ -7,9 +7,10 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use testkit::{Sim, assert_contains, in_state, kill, wait_until};
+use testkit::{Sim, assert_contains, in_state, kill, needs_root, wait_until};
 
-use super::no_new::{closing, finishes, is_refused, lab, record};
+use super::after_change::{node, write};
+use super::no_new::{LAB, closing, finishes, is_refused, lab, record};
 
 /// One device takes the place of all of the lab.
 const SEVEN: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
@@ -137,4 +138,221 @@ fn the_idle_client_keeps_nothing_of_its_command() {
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_contains(&sim.run(&["status"]).ended(0).stdout, "class");
+}
+
+/// Runs a change that closes the device and ends before its program.
+#[track_caller]
+fn times_out(sim: &Sim, args: &[&str]) -> String {
+    let args = [args, &["--drain", "1", "--no-new", "--yes"]].concat();
+    sim.run(&args).ended(4).stderr
+}
+
+/// The profile of the lab with a device for one user at a time.
+fn one_at_a_time(sim: &Sim) -> String {
+    let path = sim.node.dir().join("night.toml");
+    fs::write(
+        &path,
+        LAB.replacen("serve = \"all\"", "serve = \"one-at-a-time\"", 1),
+    )
+    .unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+const SAME_AGAIN: &str = "run the same command again to complete the change and record its profile";
+
+#[test]
+fn heal_never_starts_what_up_was_to_stop() {
+    let sim = lab();
+    let client = sim.client("class");
+    let path = sim.profile(SEVEN);
+    let path = path.to_str().unwrap();
+    let said = times_out(&sim, &["up", path]);
+    assert_contains(&said, "`mig-mps heal` then leaves the devices stopped; ");
+    assert_contains(&said, SAME_AGAIN);
+    assert_eq!(record(&sim, "class")["closing"]["next"], Value::Null);
+    finishes(client);
+    let healed = sim.run(&["heal"]).ended(0).stdout;
+    assert_contains(&healed, "class: stopped after its programs exited\n");
+    for _ in 0..2 {
+        assert_eq!(sim.device("class")["state"], "stopped");
+        let status = sim.run(&["status"]).ended(0).stdout;
+        assert_contains(
+            &status,
+            "run the same command again to continue its change, or run `mig-mps start class`",
+        );
+        sim.run(&["heal"]).ended(0);
+    }
+    sim.run(&["up", path, "--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+    assert!(in_state(&sim.status(), "stopped").is_empty());
+}
+
+#[test]
+fn only_up_is_to_be_run_again() {
+    for command in ["up", "restart", "down"] {
+        let sim = lab();
+        let night = one_at_a_time(&sim);
+        let args = [command, if command == "up" { &night } else { "class" }];
+        let client = sim.client("class");
+        let change = closing(&sim, "class", &[&args, &["--drain", "1h"][..]].concat());
+        change.signal(Signal::INT);
+        let said = change.end().ended(130).stdout;
+        assert!(!said.contains("the change is finished"), "{said}");
+        assert_contains(&said, "Interrupted. Device class stays closed");
+        assert_eq!(said.contains("same command"), command == "up", "{said}");
+        finishes(client);
+        sim.run(&["heal"]).ended(0);
+        sim.run(&["start", "class"]).ended(0);
+        sim.up(LAB, &["--yes"]).ended(0);
+        let client = sim.client("class");
+        let said = times_out(&sim, &args);
+        assert_eq!(said.contains(SAME_AGAIN), command == "up", "{said}");
+        finishes(client);
+    }
+}
+
+#[test]
+fn what_is_left_when_the_programs_have_exited_is_for_heal_or_start() {
+    let sim = lab();
+    let night = one_at_a_time(&sim);
+    for (args, serve) in [
+        (&["restart", "class"][..], "all"),
+        (&["up", &night], "one-at-a-time"),
+    ] {
+        let client = sim.client("class");
+        times_out(&sim, args);
+        kill(&sim.device("class")["daemon_pid"]);
+        assert!(!client.finish().status.success());
+        for args in [
+            &["run", "class", "--", "true"][..],
+            &["run", "--any", "class", "--", "true"],
+        ] {
+            let ran = sim.run(args).ended(125).stderr;
+            assert_contains(&ran, "device class is closed to new programs by root");
+            assert_contains(
+                &ran,
+                "hint: run `mig-mps heal` as root to complete the change, or wait for its timer\n",
+            );
+            assert!(!ran.contains("mig-mps restart class`"), "{ran}");
+            assert!(!ran.contains("which waits until"), "{ran}");
+        }
+        let status = sim.run(&["status"]).ended(0).stdout;
+        assert_contains(
+            &status,
+            "its programs have exited: run `mig-mps heal` to start a new daemon",
+        );
+        assert!(!status.contains("which waits until"), "{status}");
+        sim.run(&["start", "class"]).ended(0);
+        assert_eq!(sim.device("class")["state"], "ready");
+        assert_eq!(sim.device("class")["serve"], serve);
+    }
+}
+
+/// The lines of the drift of the device and of the node.
+fn drift(sim: &Sim) -> String {
+    let lab = sim.profile(LAB);
+    let text = sim
+        .run(&["metrics", "--drift", lab.to_str().unwrap()])
+        .ended(0)
+        .stdout;
+    let is_one =
+        |line: &&str| line.starts_with("mig_mps_drift ") || line.contains("device=\"class\"");
+    text.lines().filter(is_one).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_closing_device_is_no_drift() {
+    let sim = lab();
+    let night = one_at_a_time(&sim);
+    let assert_no_drift = || {
+        sim.run(&["plan", "--exit-code"]).ended(0);
+        let drift = drift(&sim);
+        assert!(!drift.contains(" 1"), "{drift}");
+        assert_contains(&drift, "mig_mps_drift 0");
+        let status = sim.run(&["status", "--exit-code"]).ended(0).stdout;
+        assert!(!status.contains("differs"), "{status}");
+    };
+    for args in [
+        &["down", "class"][..],
+        &["restart", "class"],
+        &["up", &night],
+    ] {
+        let client = sim.client("class");
+        let change = closing(&sim, "class", &[args, &["--drain", "1h"]].concat());
+        assert_no_drift();
+        change.signal(Signal::KILL);
+        drop(change);
+        assert_no_drift();
+        finishes(client);
+        sim.run(&["up", "--yes"]).ended(0);
+        assert_eq!(sim.device("class")["serve"], "all", "{args:?}");
+    }
+}
+
+#[test]
+fn a_stop_is_by_the_command_that_wanted_it() {
+    let sim = lab();
+    let client = sim.client("class");
+    times_out(&sim, &["restart", "class"]);
+    sim.run(&["down", "class", "--force"]).ended(0);
+    assert!(!client.finish().status.success());
+    let status = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(&status, "mig-mps down class --force)");
+    sim.run(&["start", "class"]).ended(0);
+    let client = sim.client("class");
+    times_out(&sim, &["down", "class"]);
+    finishes(client);
+    sim.run(&["heal"]).ended(0);
+    let status = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(&status, "mig-mps down class --drain 1 --no-new --yes)");
+}
+
+#[test]
+fn a_change_names_the_one_that_has_closed_the_device() {
+    let sim = lab();
+    let client = sim.client("class");
+    let night = one_at_a_time(&sim);
+    let first = closing(&sim, "class", &["up", &night, "--drain", "1h"]);
+    let second = sim.run(&["up", &night, "--yes"]).ended(4).stderr;
+    assert_contains(
+        &second,
+        "device class is closed for another change, by root since 20",
+    );
+    assert_contains(&second, "--drain 1h --no-new --yes)");
+    first.signal(Signal::KILL);
+    drop(first);
+    for args in [["down", "class", "--yes"], ["restart", "class", "--yes"]] {
+        let said = sim.run(&args).ended(4).stderr;
+        assert_contains(
+            &said,
+            "note: device class is closed to new programs by root since 20",
+        );
+        assert_contains(&said, "--drain 1h --no-new --yes)");
+    }
+    finishes(client);
+}
+
+#[test]
+fn heal_tells_the_programs_after_a_change_what_has_changed() {
+    needs_root!();
+    let sim = node(1);
+    sim.up(LAB, &[]).ended(0);
+    write(&sim, "note", "cat >document.json");
+    let client = sim.client("class");
+    times_out(&sim, &["down", "class"]);
+    finishes(client);
+    sim.run(&["heal"]).ended(0);
+    let document: Value =
+        serde_json::from_slice(&fs::read(sim.node.dir().join("document.json")).unwrap()).unwrap();
+    assert_eq!(document["changed"], true);
+}
+
+#[test]
+fn start_after_down_of_everything_names_up() {
+    let sim = lab();
+    sim.run(&["down"]).ended(0);
+    let said = sim.run(&["start", "*"]).ended(4).stderr;
+    assert!(!said.contains("restart"), "{said}");
+    let said = sim.run(&["start", "class"]).stderr;
+    assert_contains(&said, "mig-mps up");
 }
