@@ -13,7 +13,8 @@ use super::after_change::{node, write};
 use super::no_new::{LAB, closing, finishes, is_refused, lab, record};
 
 /// One device takes the place of all of the lab.
-const SEVEN: &str = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
+pub(super) const SEVEN: &str =
+    "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
 
 /// The idle client that keeps the daemon of a closed device.
 fn held_client(sim: &Sim, device: &str) -> String {
