@@ -488,6 +488,7 @@ fn on_interrupt(phase: Phase) {
             }
             exit_immediately(ExitStatus::Interrupted as i32)
         }
+        Phase::Waiting => {}
         Phase::Changing => render::report("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {
             render::report("interrupted: undoing the changes; this cannot be interrupted");

@@ -8,10 +8,11 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::client::{ADMISSION_LIMIT, check_admission};
+use crate::client::{ADMISSION_LIMIT, check_admission, hold_device};
 use crate::cuda;
 use crate::error::{ErrorContext as _, Result, command_error};
 use crate::host::{BecomeUser, Environment, Limits};
@@ -19,6 +20,7 @@ use crate::mps::become_daemon_command;
 use crate::render::json::to_json_line;
 use crate::render::print;
 use crate::shared::private::KeepArgs;
+use crate::state::RunDir;
 
 #[derive(Debug, Parser)]
 pub enum InternalCommand {
@@ -35,6 +37,9 @@ pub enum InternalCommand {
         /// Stay until standard input ends.
         #[arg(long)]
         hold: bool,
+        /// Stay longer, while the record of a device in this run directory has this process.
+        #[arg(long, num_args = 2, requires = "hold")]
+        run_dir: Vec<PathBuf>,
     },
     /// Computes on the device as a client, prints what it saw, and holds the device until standard input ends.
     Compute {
@@ -62,14 +67,22 @@ impl InternalCommand {
                 let error = become_daemon_command(&control, *multiuser).exec();
                 Err(error).context(format!("cannot start {}", control.display()))
             }
-            Self::Attach { user, hold } => {
-                let library = Environment::read().cuda_library;
+            Self::Attach {
+                user,
+                hold,
+                run_dir,
+            } => {
+                let environment = Environment::read();
                 user.apply()?;
                 // It may never return.
-                let result = cuda::attach(library.as_deref());
+                let result = cuda::attach(environment.cuda_library.as_deref());
                 print(&to_json_line(&result)?)?;
+                let device = match run_dir.as_slice() {
+                    [run_dir, uuid] => Some((RunDir::at(run_dir), uuid.display().to_string())),
+                    _ => None,
+                };
                 if *hold {
-                    io::copy(&mut io::stdin(), &mut io::sink())?;
+                    hold_device(&environment, device)?;
                 }
                 Ok(())
             }

@@ -137,6 +137,6 @@ pub mod internals {
         pub use crate::settings::{Serve, Server, Settings};
     }
     pub mod state {
-        pub use crate::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
+        pub use crate::state::{DeviceKey, DeviceRecord, ProcessId, RunDir};
     }
 }

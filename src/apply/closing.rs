@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::context::Run;
-use crate::host::{Directories, Environment, FileResult, Host};
+use crate::host::{Directories, Environment, FileResult, Host, end_left_program};
 use crate::mps::{ControlProgram, Daemon};
 use crate::plan::Close;
 use crate::state::{Closing, DeviceRecord, NextDaemon, RunDir, Writer};
@@ -19,6 +19,7 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         until: close.until,
         next: close.next.clone(),
         is_asked: false,
+        held: close.held,
     };
     // Nobody but `heal` sees to what this command does not wait for.
     let mut closing = match before.closing.clone() {
@@ -30,6 +31,8 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
         },
         _ => closing,
     };
+    let earlier = before.closing.as_ref().and_then(|earlier| earlier.held);
+    closing.held = closing.held.or(earlier);
     let write = |closing: &Closing| {
         run.run_dir.replace_record(&DeviceRecord {
             closing: Some(closing.clone()),
@@ -41,24 +44,49 @@ pub(super) fn close_daemon(run: &Run<'_>, close: &Close) -> Result<(), Cause> {
     let Some(daemon) = before.daemon else {
         return Ok(());
     };
-    let asked = run
-        .daemon_at(&close.uuid)
-        .close(host, (daemon.pid, daemon.start_time));
-    if let Err(error) = asked {
-        let restored = run.run_dir.replace_record(before);
-        return Err(Cause::from(error).with_cleanup(restored.map_err(Cause::from)));
-    }
+    let ask = || {
+        let served = run.daemon_at(&close.uuid);
+        served.close(host, (daemon.pid, daemon.start_time))
+    };
+    let workers = match ask() {
+        Ok(workers) => workers,
+        Err(error) => {
+            let restored = run.run_dir.replace_record(before);
+            return Err(Cause::from(error).with_cleanup(restored.map_err(Cause::from)));
+        }
+    };
     closing.is_asked = true;
-    Ok(write(&closing)?)
+    write(&closing)?;
+    // What is not waited for goes on at once when the programs have exited. A program without a context keeps the daemon itself.
+    if !close.is_waited_for && has_no_programs(&closing, host, workers.unwrap_or_default()) {
+        end_held_client(host, &closing);
+        ask()?;
+    }
+    Ok(())
 }
 
-/// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. Returns how many
-/// threads of its server work for clients, if that is known. The caller holds the node's lock, so that the daemon is that of
-/// the record.
-pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &str) -> Option<u32> {
+/// True if this number of threads of a closing daemon's server works for no program: one works for the held client.
+fn has_no_programs(closing: &Closing, host: &Host, workers: u32) -> bool {
+    workers <= u32::from(closing.find_held_client(host).is_some())
+}
+
+/// Ends the idle client that keeps the daemon of a closing device, if it is there.
+pub(super) fn end_held_client(host: &Host, closing: &Closing) {
+    let Some(process) = closing.find_held_client(host) else {
+        return;
+    };
+    if let Ok(Some(held)) = host.open_process(process.pid, process.started) {
+        end_left_program(&held);
+    }
+}
+
+/// Makes the daemon of a closing device try at once to end, which it does of itself after pauses that double. Returns whether
+/// its programs have exited, if that is known. The caller holds the node's lock, so that the daemon is that of the record.
+pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &str) -> Option<bool> {
     let run_dir = RunDir::at(&directories.run);
     let record = run_dir.load_record(uuid).ok()??;
-    let daemon = record.daemon.filter(|_| record.closing.is_some())?;
+    let closing = record.closing?;
+    let daemon = record.daemon?;
     // A quit is the same for every driver.
     let served = Daemon::new(
         environment.mps_programs().ok()?,
@@ -67,7 +95,8 @@ pub fn retry_end(environment: &Environment, directories: &Directories, uuid: &st
         directories.log.join(uuid),
     );
     let tried = served.close(&environment.host, (daemon.pid, daemon.start_time));
-    tried.ok().flatten()
+    let workers = tried.ok().flatten()?;
+    Some(has_no_programs(&closing, &environment.host, workers))
 }
 
 /// The daemon of a device that this process has closed.
@@ -106,6 +135,7 @@ pub(super) fn record_as_closing(run: &Run<'_>, record: &DeviceRecord) -> Result<
         writer: Writer::for_this_process(&environment.host, &run.context.node.boot_id),
         next: Some(NextDaemon::same_as(record)),
         is_asked: true,
+        held: None,
     };
     Ok(run.run_dir.replace_record(&DeviceRecord {
         closing: record.closing.clone().or(Some(closing)),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
-use super::closing::record_as_closing;
+use super::closing::{end_held_client, record_as_closing};
 use super::compute_mode::restore_compute_mode;
 use super::context::{Run, StepOf};
 use super::gpu_state::History;
@@ -72,8 +72,11 @@ pub(super) fn stop_served_daemon(
         keeps_record: successor.is_some(),
     };
     if planned.keeps_device {
+        // What ends a running daemon is this command, whatever another one has recorded.
         let closing = served.record.closing.as_ref();
-        let origin = closing.map(|closing| closing.origin.clone());
+        let is_intended = !served.is_alive() && closing.is_some_and(|it| it.next.is_none());
+        let origin = closing.filter(|_| is_intended);
+        let origin = origin.map(|closing| closing.origin.clone());
         run.node_record.add_stopped(StoppedDevice {
             record: served.record.clone(),
             origin: origin.unwrap_or_else(|| run.journal.origin(run.context.environment)),
@@ -153,6 +156,10 @@ fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Re
             "the daemon of {} cannot be seen from here; it may run in another pid namespace",
             record.name
         )));
+    }
+    if let Some(closing) = &record.closing {
+        end_held_client(host, closing);
+        daemon.end_left_sessions(host, daemon_user(record))?;
     }
     let StopRequest {
         patience, means, ..

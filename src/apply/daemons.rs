@@ -13,7 +13,7 @@ use crate::mps::{Daemon, LaunchRequest, Launched, LogDir, MpsProcesses, MpsProgr
 use crate::nvml::GpuHandle;
 use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceRecord, InstanceKey, is_disk_full};
+use crate::state::{DeviceRecord, InstanceKey, ProcessId, is_disk_full};
 
 /// The record of a daemon that is to start; `None` if its device does not exist.
 pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
@@ -208,7 +208,7 @@ fn configure_daemon(
     let process = &launched.process;
     let (pid, is_new) = (process.pid, launched.is_new);
     let host = &run.context.environment.host;
-    record.daemon = Some(DaemonId::from_process(process, host));
+    record.daemon = Some(ProcessId::from_process(process, host));
     run.run_dir.write_record(record)?;
     daemon.open_directories(&launch.access)?;
     daemon.check_user_and_limits(process, launch)?;

@@ -188,7 +188,7 @@ mod tests {
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
     use crate::settings::Settings;
-    use crate::state::{DaemonId, DeviceKey, InstanceKey};
+    use crate::state::{DeviceKey, InstanceKey, ProcessId};
 
     const UNITS: u32 = 4;
 
@@ -235,8 +235,8 @@ mod tests {
         }
     }
 
-    fn daemon(number: u32) -> DaemonId {
-        DaemonId {
+    fn daemon(number: u32) -> ProcessId {
+        ProcessId {
             pid: Pid(number),
             start_time: StartTime(1),
             user: None,

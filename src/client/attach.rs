@@ -1,5 +1,6 @@
 //! The attach check: a process of a user initializes CUDA, and tells whether it is a client of the device.
 
+use std::io;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,15 +12,18 @@ use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
-    ATTACH, Account, BecomeUser, Environment, HeldProgram, RunError, Uid, caller, clean_command,
-    run_with_name, shorten_command,
+    ATTACH, Account, BecomeUser, Environment, HeldProgram, Host, RunError, Uid, caller,
+    clean_command, run_with_name, shorten_command,
 };
 use crate::node::Served;
-use crate::state::DeviceRecord;
+use crate::state::{DeviceRecord, ProcessId, RunDir};
 
 /// The time that `cuInit` may take. It took 10 to 18 ms on an H200, and a server that has to start adds 0.3 s; where
 /// many start at once, each waits for the others.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The interval at which a client that was left on a closed device looks whether it is still wanted.
+const HOLD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The name of the check in errors.
 const CHECK: &str = "the attach check";
@@ -97,21 +101,66 @@ pub(super) fn attach_as(
 }
 
 /// A client of a device that computes nothing. While it is there, a daemon that admits no new clients does not end, and nobody
-/// finds the device without one.
+/// finds the device without one. It goes on after this process once the record of the device has it.
 #[derive(Debug)]
-pub struct HeldClient(#[expect(dead_code, reason = "it is held, not read")] HeldProgram);
+pub struct HeldClient(HeldProgram);
 
 impl HeldClient {
-    /// Starts it as a user that disturbs nobody.
+    /// Starts it as a user that disturbs nobody, in a scope like a daemon: a timer's service or a login session ends with all
+    /// its processes.
     pub fn start(environment: &Environment, device: &Served) -> Result<Self, NotAttached> {
         let user = user_for_check(environment, device);
         let variables = Variables::for_device(environment, device, &ClientOptions::default());
         let mut command = attach_command(environment, &variables, user);
-        command.arg("--hold");
+        let uuid = &device.record.uuid;
+        command.arg("--hold").arg("--run-dir");
+        command.args([device.run_dir.path().as_os_str(), uuid.as_ref()]);
+        if let Some(scopes) = environment.systemd_scopes() {
+            let what = format!("idle MPS client of {uuid}");
+            command = scopes.wrap_command(&format!("{uuid}-client"), &what, &command);
+        }
         let (held, line) = HeldProgram::start(CHECK, &command, ATTACH_TIMEOUT)?;
         let answer = parse_attach_result(&line, "")?;
         judge_attach_result(device, &variables, user, answer).map(|_| Self(held))
     }
+
+    /// Returns its identity.
+    pub fn process_id(&self, host: &Host) -> Option<ProcessId> {
+        let process = host.find_process(self.0.pid())?;
+        Some(ProcessId::from_process(&process, host))
+    }
+
+    /// Lets it go on for as long as the record of its device has it.
+    pub fn leave(self) {
+        self.0.leave();
+    }
+}
+
+/// Keeps this process while its parent holds it, and then while the record of a device has it as the client that keeps the
+/// daemon, and the daemon runs.
+pub fn hold_device(environment: &Environment, device: Option<(RunDir, String)>) -> io::Result<()> {
+    let host = &environment.host;
+    let _ = environment
+        .interrupt
+        .listen(host, |_| std::process::exit(0));
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    let Some((run_dir, uuid)) = device else {
+        return Ok(());
+    };
+    let is_wanted = || {
+        let record = run_dir.load_record(&uuid).ok().flatten();
+        record.is_some_and(|record| {
+            let closing = record.closing.as_ref();
+            let held = closing.and_then(|closing| closing.find_held_client(host));
+            let daemon = record.daemon;
+            held.is_some_and(|held| held.pid.0 == std::process::id())
+                && daemon.is_some_and(|id| id.find_process(host).is_some() || id.is_hidden(host))
+        })
+    };
+    while is_wanted() {
+        std::thread::sleep(HOLD_CHECK_INTERVAL);
+    }
+    Ok(())
 }
 
 /// Returns the command of the attach check.

@@ -26,12 +26,14 @@ pub enum NoAccess {
         needs_force: bool,
     },
     /// It waits for the programs that it has, and then changes.
-    #[error("device {name} is closed to new programs by {closing}")]
+    #[error("device {name} is closed to new programs by {change}")]
     Closing {
         name: String,
-        closing: String,
+        change: String,
         /// True if it admits programs again after that.
         opens_again: bool,
+        /// True if its programs have exited, and `heal` carries the change out.
+        is_left_to_heal: bool,
     },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of device {name}", closed.display())]
@@ -209,6 +211,10 @@ impl Failure for NoAccess {
             Self::LittleMemory {
                 is_passing: false, ..
             } => "use a smaller --min-memory, or another device: `mig-mps status`".to_owned(),
+            Self::Closing {
+                is_left_to_heal: true,
+                ..
+            } => "run `mig-mps heal` as root to complete the change, or wait for its timer".to_owned(),
             Self::Closing {
                 opens_again: false, ..
             } => "run `mig-mps status` to see the other devices".to_owned(),

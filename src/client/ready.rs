@@ -12,7 +12,7 @@ use crate::cuda::CudaError;
 use crate::failure::Failure;
 use crate::host::{Environment, Host, Pid, Reader, Threads, Uid, user_name};
 use crate::node::{
-    ANSWER_TIMEOUT, Closer, DaemonState, Node, Served, observe_records, observe_without_driver,
+    ANSWER_TIMEOUT, DaemonState, Node, Served, observe_records, observe_without_driver,
 };
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
@@ -70,13 +70,12 @@ pub fn check_client_access(served: &Served, user: Uid, gpus: &[usize]) -> Result
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
-    // Where nobody goes on with it, a restart does.
-    let is_left_behind = served.closer == Closer::Gone && !served.is_alive();
-    if let Some(closing) = served.closing().filter(|_| !is_left_behind) {
+    if let (Some(closing), Some(change)) = (served.closing(), served.describe_closing()) {
         return Err(NoAccess::Closing {
             name: served.record.name.clone(),
-            closing: closing.to_string(),
+            change,
             opens_again: closing.next.is_some(),
+            is_left_to_heal: served.is_left_to_heal(),
         });
     }
     let Some(ailment) = served.state.outage_reason() else {

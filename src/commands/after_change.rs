@@ -1,6 +1,6 @@
 //! The programs that follow a change of the set of devices.
 //!
-//! `up`, `down`, `start` and `restart` note such a change under the lock. The programs run when the lock is released. If a
+//! `up`, `down`, `start`, `restart` and `heal` note such a change under the lock. The programs run when the lock is released. If a
 //! command was killed or a program has failed, the next `up`, `down` or `heal` runs the programs. `heal` compares only the
 //! records of mig-mps, so it misses a killed change that only affected instances of other tools.
 

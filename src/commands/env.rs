@@ -9,7 +9,8 @@ use clap::{Args, ValueEnum};
 use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
 use crate::client::{
-    ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables, usable_gpus,
+    ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables, another_device,
+    usable_gpus,
 };
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -74,10 +75,12 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let served = find_served(&node, &args.device)?;
-    if let Some(closing) = served.closing() {
+    if let Some(closing) = served.describe_closing() {
         let name = &served.record.name;
+        let other = another_device(environment, &node, &served.record);
+        let other = other.map_or_else(String::new, |other| format!("; device {other} is free"));
         note(&format!(
-            "device {name} is closed to new programs by {closing}"
+            "device {name} is closed to new programs by {closing}{other}"
         ));
     }
     let gpus = observe_usable_gpus(environment, &served.record)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::after_change::follow_change;
+use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::ChangeOptions;
 use super::change_report::Outcome;
@@ -110,6 +110,7 @@ fn heal_devices(
     let Some(outcome) = outcome else {
         return Ok(report_rest(&node, &names, None));
     };
+    let _ = note_change(environment, &outcome);
     let only_closes = outcome.plan.closes().count() == outcome.plan.steps().count();
     if has_another_pass && only_closes && !outcome.is_unchanged {
         drop(outcome);

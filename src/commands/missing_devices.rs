@@ -125,6 +125,18 @@ fn hint_for_stopped(environment: &Environment, words: &[String]) -> Option<Strin
     }
 }
 
+/// Returns how the devices come back after `down` of everything; `None` if a profile is in force, or the command starts no
+/// daemons.
+fn hint_after_down(environment: &Environment, command: &str) -> Option<String> {
+    let history = ProfileHistory::load_for_changes(environment).ok()?;
+    let is_taken_down = !history.is_in_force() && matches!(command, "restart" | "start");
+    let applied = history.last_applied().filter(|_| is_taken_down)?;
+    let title = applied.title();
+    Some(format!(
+        "run `mig-mps up` to start the devices of profile {title}, which `mig-mps down` stopped"
+    ))
+}
+
 /// The commands that say in their own words that a device has no daemon, or that there is no such profile.
 const COMMANDS_WITH_OWN_HINT: [&str; 10] = [
     "check", "compare", "env", "heal", "plan", "restart", "run", "set", "start", "up",
@@ -198,7 +210,9 @@ pub fn add_way_back_hint(
             error.hints = vec![hint];
             return error;
         }
-        return with_device_for_profile(error, environment, command, words);
+        let mut error = with_device_for_profile(error, environment, command, words);
+        error.hints.extend(hint_after_down(environment, command));
+        return error;
     };
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };

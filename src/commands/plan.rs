@@ -100,7 +100,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print(&consequences::render(&plan, &held, on_failure))?;
         print_summary(args, &plan, is_roots, environment.caller)?;
     }
-    if args.exit_code && plan.has_changes() {
+    if args.exit_code && plan.without_closes().has_changes() {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)

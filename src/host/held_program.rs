@@ -1,10 +1,11 @@
-//! A child program that goes on until it is let go.
+//! A child program that goes on until it is let go, or left.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::Signal;
 
 use super::child::{RunError, kill_group, spawn_with_retry, take_exit_status};
 use super::process::wait_until_ready;
@@ -46,6 +47,17 @@ impl HeldProgram {
         })?;
         Ok((held, line))
     }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Lets it go on after this process, for as long as it decides itself.
+    pub fn leave(mut self) {
+        self.stdin = None;
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for HeldProgram {
@@ -56,6 +68,17 @@ impl Drop for HeldProgram {
             kill_group(self.pid);
         }
         let _ = take_exit_status(self.pid);
+    }
+}
+
+/// Ends a program that was left, by whomever.
+pub fn end_left_program(held: &ProcessHandle) {
+    let _ = held.send_signal(Signal::TERM);
+    // A stopped process receives SIGTERM only after SIGCONT.
+    let _ = held.send_signal(Signal::CONT);
+    if !held.wait_for_exit(EXIT_TIMEOUT) {
+        let _ = held.send_signal(Signal::KILL);
+        held.wait_for_exit(EXIT_TIMEOUT);
     }
 }
 

@@ -49,6 +49,8 @@ pub enum Phase {
     /// A change is planned, and nothing has been changed: the program may exit at once.
     Planning,
     Changing,
+    /// A change waits for programs, and says what stays if it is interrupted.
+    Waiting,
     RollingBack,
     /// A change has ended, and its outcome is not shown yet: the program goes on to its end, or to the next change.
     Concluding,
@@ -66,7 +68,9 @@ impl Drop for ChangeInProgress<'_> {
         let mut phase = self.interrupt.wait_until_handled();
         *phase = match *phase {
             Phase::Free | Phase::Planning => Phase::Free,
-            Phase::Changing | Phase::RollingBack | Phase::Concluding => Phase::Concluding,
+            Phase::Changing | Phase::Waiting | Phase::RollingBack | Phase::Concluding => {
+                Phase::Concluding
+            }
         };
     }
 }
@@ -127,6 +131,15 @@ impl Interrupt {
     pub fn begin_planning(&self) -> ChangeInProgress<'_> {
         *lock(&self.state.phase) = Phase::Planning;
         ChangeInProgress { interrupt: self }
+    }
+
+    /// Notes that a change waits for programs, until the value is dropped; `None` if nothing has been changed yet.
+    pub fn begin_waiting(&self) -> Option<ChangeInProgress<'_>> {
+        let mut phase = lock(&self.state.phase);
+        (*phase == Phase::Concluding).then(|| {
+            *phase = Phase::Waiting;
+            ChangeInProgress { interrupt: self }
+        })
     }
 
     /// Notes that the outcome of the last change is shown: the program may exit at once.

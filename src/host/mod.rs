@@ -54,7 +54,7 @@ pub use files::{
     read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
     write_text_to,
 };
-pub use held_program::HeldProgram;
+pub use held_program::{HeldProgram, end_left_program};
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
 pub use kernel_log::Xid;

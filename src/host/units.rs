@@ -332,7 +332,7 @@ pub struct Scopes(pub(super) PathBuf);
 
 impl Scopes {
     /// Returns a command that becomes `command` in a new scope. Its environment is that of `command`.
-    pub fn wrap_command(&self, device: &str, command: &Command) -> Command {
+    pub fn wrap_command(&self, name: &str, description: &str, command: &Command) -> Command {
         let mut scoped = Command::new(&self.0);
         let variables = command.get_envs();
         scoped.env_clear();
@@ -340,9 +340,9 @@ impl Scopes {
         scoped.args(["--scope", "--quiet", "--collect", "--no-ask-password"]);
         // The scope of an earlier daemon may still be there.
         let now = Timestamp::now().as_millisecond();
-        scoped.arg(format!("--unit=mig-mps-{device}-{now}.scope"));
+        scoped.arg(format!("--unit=mig-mps-{name}-{now}.scope"));
         scoped.arg(format!("--slice={SLICE}"));
-        scoped.arg(format!("--description=MPS control daemon of {device}"));
+        scoped.arg(format!("--description={description}"));
         scoped.arg(format!("--property=Before={SERVICE}"));
         scoped
             .arg("--")

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::log::describe_cuda_error;
-use super::processes::{MpsProcesses, format_pids, uses_pipe_dir};
+use super::processes::{
+    MpsProcesses, PROTOCOL_VARIABLE, PROTOCOL_VERSION, format_pids, uses_pipe_dir,
+};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
@@ -190,7 +192,10 @@ impl Daemon {
             .env("CUDA_VISIBLE_DEVICES", &wanted.visible)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.log);
         match &programs.scopes {
-            Some(scopes) => scopes.wrap_command(&wanted.device, &command),
+            Some(scopes) => {
+                let what = format!("MPS control daemon of {}", wanted.device);
+                scopes.wrap_command(&wanted.device, &what, &command)
+            }
             None => command,
         }
     }
@@ -315,7 +320,7 @@ impl Daemon {
         command
             .env("PATH", &self.programs.path)
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
-            .env("CUDA_MPS_PROTOCOL_VERSION", "2");
+            .env(PROTOCOL_VARIABLE, PROTOCOL_VERSION);
         command
     }
 }

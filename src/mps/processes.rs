@@ -119,6 +119,10 @@ const SIGKILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
+/// What the control programs of mig-mps have in their environment, and those of others do not.
+pub(super) const PROTOCOL_VARIABLE: &str = "CUDA_MPS_PROTOCOL_VERSION";
+pub(super) const PROTOCOL_VERSION: &str = "2";
+
 impl Daemon {
     /// True if a process is a daemon of this pipe directory that runs as `owner`.
     pub(super) fn is_daemon_here(&self, process: &Process, owner: Uid) -> bool {
@@ -200,6 +204,23 @@ impl Daemon {
         // A daemon may have started a server until it ended.
         unended.extend(end_servers(&MpsProcesses::read(host)?)?);
         Ok(unended)
+    }
+
+    /// Ends control sessions that commands of mig-mps have left here because they were killed: a `quit` that waits for clients
+    /// lets no other session in. The daemon carries it out all the same.
+    pub fn end_left_sessions(&self, host: &Host, owner: Uid) -> FileResult<()> {
+        let processes = MpsProcesses::read(host)?;
+        let is_session = |process: &&Process| {
+            let protocol = process.environment_bytes(PROTOCOL_VARIABLE);
+            process.owner() == Some(owner)
+                && MpsProgram::from_process(process) == Some(MpsProgram::Control)
+                && process.arguments().iter().all(String::is_empty)
+                && protocol.is_some_and(|version| version == PROTOCOL_VERSION)
+                && uses_pipe_dir(process, &self.pipe)
+        };
+        let left = processes.candidates(&self.pipe).filter(is_session);
+        end_processes(&open_processes(host, left)?);
+        Ok(())
     }
 
     /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.

@@ -10,7 +10,9 @@ use super::processes::{
 };
 use super::session::{BUSY_TIMEOUT, NO_DAEMON};
 use super::{Daemon, LogFile, MpsError, ServerState};
-use crate::host::{FileResult, Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
+use crate::host::{
+    FileResult, Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid, caller,
+};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +163,9 @@ impl Daemon {
                     return Ok(worker_threads(&log));
                 }
                 Ok(_) if held.wait_for_exit(EXIT_TIMEOUT) => return Ok(Some(0)),
-                Ok(_) if begun.elapsed() < BUSY_TIMEOUT => {}
+                Ok(_) if begun.elapsed() < BUSY_TIMEOUT => {
+                    self.end_left_sessions(host, caller())?;
+                }
                 Ok(output) => {
                     let said = format!("{}{}", output.stdout, output.stderr);
                     return Err(self.error_with_logs(format!(

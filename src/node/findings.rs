@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::closing::closing_device_remark;
 use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
-use super::{Applied, Client, Closer, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
+use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
 use crate::failure::Problem;
-use crate::host::{Pid, Uid, caller, format_count, format_gpus, user_name};
-use crate::state::{Closing, StoppedDevice};
+use crate::host::{Pid, Uid, caller, format_gpus, user_name};
+use crate::state::StoppedDevice;
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -382,35 +383,18 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 }
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
-/// Says for whom a device admits no new programs, whom it waits for, and what follows.
-fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
-    let name = &served.record.name;
-    let clients = match served.clients.as_slice() {
-        _ if !served.is_alive() => "its programs have exited".to_owned(),
-        [] if served.clients.are_known() => "its last programs are exiting".to_owned(),
-        [] => "its clients are not visible to this user".to_owned(),
-        clients => format!("{} still running", format_count(clients.len(), "client")),
-    };
-    let seen = format!("closed to new programs by {closing}; {clients}");
-    let follows = match closing.next {
-        Some(_) => "when its programs have exited, a new daemon starts",
-        None => "when its programs have exited, it stays without a daemon",
-    };
-    let remedy = match served.closer {
-        Closer::Gone => format!("{follows}; run `mig-mps heal`, or wait for its timer"),
-        Closer::ThisProcess | Closer::Another => follows.to_owned(),
-    };
-    Finding::warn("device-closing", seen)
-        .with_remedy(remedy)
-        .on_device(name)
-}
-
 /// Says who has stopped a device, and how it comes back.
 fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;
     let seen = format!("stopped by {}", stopped.origin.describe("at"));
+    let way_back = format!("run `mig-mps start {name}` to start it again");
+    let remedy = if stopped.origin.is_of_up() {
+        format!("run the same command again to continue its change, or {way_back}")
+    } else {
+        way_back
+    };
     Finding::warn("device-stopped", seen)
-        .with_remedy(format!("run `mig-mps start {name}` to start it again"))
+        .with_remedy(remedy)
         .on_device(name)
 }
 

@@ -4,6 +4,7 @@
 
 mod access;
 mod applied;
+mod closing;
 mod daemon_findings;
 mod device;
 mod device_selector;
@@ -25,6 +26,7 @@ mod stopped;
 pub use crate::mps::MpsProgram;
 pub use access::AccessFault;
 pub use applied::Applied;
+pub use closing::Closer;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
 pub use device_selector::{
@@ -38,7 +40,7 @@ pub use observe::{
     observe_without_driver,
 };
 pub use outside_cause::{OutsideCause, OutsideMps};
-pub use served::{Client, Clients, Closer, Served, ServerProcess, Stray, Unmanaged, Variable};
+pub use served::{Client, Clients, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};
 pub use stopped::describe_former_gpu;

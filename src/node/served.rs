@@ -8,18 +8,18 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{AccessFault, DaemonState};
+use super::{AccessFault, Closer, DaemonState};
 use crate::config::{
     DEFAULT_PIPE_DIRECTORIES, PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX,
 };
 use crate::host::{
-    Environ, Host, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller,
-    is_shell_safe, user_name,
+    Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_shell_safe,
+    user_name,
 };
 use crate::mps::MpsProgram;
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuUsage};
 use crate::settings::{KEYS, MemoryLimit, PINNED_MEMORY_LIMIT, Reported, Serve, Server, Settings};
-use crate::state::{Closing, DeviceRecord, OlderClient, RunDir};
+use crate::state::{DeviceRecord, OlderClient, RunDir};
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
@@ -252,36 +252,9 @@ impl Served {
                 .is_none()
     }
 
-    /// Returns what becomes of a device that admits no new programs: its daemon ends with its clients, or has ended.
-    pub fn closing(&self) -> Option<&Closing> {
-        let is_closing = matches!(self.state, DaemonState::Closing | DaemonState::Dead);
-        self.record.closing.as_ref().filter(|_| is_closing)
-    }
-
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead
-    }
-}
-
-/// The process of the command that has closed a device to new programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closer {
-    ThisProcess,
-    /// It runs, and carries out what the record says.
-    Another,
-    /// There is none, or it has exited: `heal` carries it out.
-    Gone,
-}
-
-impl Closer {
-    /// Finds the process.
-    pub fn find(closing: Option<&Closing>, host: &Host) -> Self {
-        match closing.map(|closing| &closing.writer) {
-            Some(writer) if writer.is_this_process(host) => Self::ThisProcess,
-            Some(writer) if !writer.has_exited(host) => Self::Another,
-            _ => Self::Gone,
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};
 use crate::node::Node;
 use crate::settings::{Serve, Settings};
-use crate::state::{DeviceKey, NextDaemon};
+use crate::state::{DeviceKey, NextDaemon, ProcessId};
 
 /// An action and its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -212,6 +212,9 @@ pub struct Close {
     /// True if the command waits for the clients, and then goes on itself.
     #[serde(skip)]
     pub is_waited_for: bool,
+    /// The idle client that keeps the daemon meanwhile, if this command has started one.
+    #[serde(skip)]
+    pub held: Option<ProcessId>,
 }
 
 /// A daemon to stop.

@@ -159,7 +159,8 @@ impl GpuPlan {
         let next = closing.next.as_ref();
         let is_as_wanted =
             next.is_some_and(|next| next.name == wanted.name && next.settings == *settings);
-        if !is_as_wanted {
+        // Also as wanted: another command is at it.
+        if !is_as_wanted || served.closer == Closer::Another {
             let close = Action::Close(Close {
                 name: served.record.name.clone(),
                 joint: served.record.joint_gpus.clone(),
@@ -171,6 +172,7 @@ impl GpuPlan {
                     by_hand: Vec::new(),
                 }),
                 is_waited_for: false,
+                held: None,
             });
             let because = "when its programs have exited";
             self.steps.push(close.with_reason(because));
@@ -248,11 +250,13 @@ impl Stop {
     }
 }
 
-/// True for a daemon that admits no new clients, and that this process does not wait for.
+/// True for a daemon that admits no new clients, and that another command or `heal` sees to.
 fn is_closed_for_clients(served: &Served) -> bool {
-    served.state == DaemonState::Closing
-        && served.closer != Closer::ThisProcess
-        && !served.clients.are_none()
+    match served.closer {
+        Closer::ThisProcess => false,
+        Closer::Another => served.closing().is_some(),
+        Closer::Gone => served.state == DaemonState::Closing && !served.clients.are_none(),
+    }
 }
 
 /// Stops a device's daemon before one with these settings.

@@ -12,7 +12,7 @@ use crate::host::{Pid, StartTime, Uid};
 use crate::node::{Client, Clients, DaemonState, Device, Gpu, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use crate::settings::{Serve, Settings};
-use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
+use crate::state::{DeviceKey, DeviceRecord, InstanceKey, ProcessId, RunDir};
 
 pub(super) const ALICE: Uid = Uid(1000);
 pub(super) const BOB: Uid = Uid(1001);
@@ -125,7 +125,7 @@ fn served_device(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey
         by_hand: Vec::new(),
         older_clients: Vec::new(),
         compute_mode_before: None,
-        daemon: Some(DaemonId {
+        daemon: Some(ProcessId {
             pid: Pid(100 + server),
             start_time: StartTime(1),
             user: None,

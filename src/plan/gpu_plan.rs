@@ -188,6 +188,18 @@ impl Plan {
         self
     }
 
+    /// Returns the plan without what follows closed devices: another command or `heal` sees to them, so that they are no drift.
+    #[must_use]
+    pub fn without_closes(mut self) -> Self {
+        let is_close = |step: &Step| matches!(step.action, Action::Close(_));
+        self.gpus
+            .retain(|gpu| gpu.steps.is_empty() || !gpu.steps.iter().all(is_close));
+        for gpu in &mut self.gpus {
+            gpu.steps.retain(|step| !is_close(step));
+        }
+        self
+    }
+
     /// Appends a plan that continues this one.
     pub fn append_continuation(&mut self, rest: &Self) {
         self.missing.clone_from(&rest.missing);

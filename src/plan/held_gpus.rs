@@ -145,7 +145,10 @@ impl Cost {
 pub fn pids_accounted_for(node: &Node) -> BTreeSet<Pid> {
     let served = node.served().chain(&node.lost_records);
     let of_mps = served.flat_map(|served| {
-        let daemon = served.record.daemon.map(|daemon| daemon.pid);
+        let closing = served.record.closing.as_ref();
+        let held = closing.and_then(|closing| closing.held);
+        let daemon = served.record.daemon.into_iter().chain(held);
+        let daemon = daemon.map(|process| process.pid);
         let servers = served.servers.iter().map(|server| server.pid);
         let clients = served
             .clients

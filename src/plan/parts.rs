@@ -6,7 +6,6 @@ use super::action::{Action, Close, Step};
 use super::{GpuPlan, Plan, Start, Stop};
 use crate::mps::StopMethod;
 use crate::node::{Closer, DaemonState, Node};
-use crate::state::NextDaemon;
 
 impl Plan {
     /// Splits the plan: a GPU whose instances change is a part, and on the others each device is. If a device gets the name of
@@ -89,6 +88,20 @@ impl Plan {
         })
     }
 
+    /// True if nothing is left of another plan but what it says of closed devices.
+    pub fn only_repeats_closes_of(&self, other: &Self) -> bool {
+        self.clone().without_closes().is_empty() && self.does_the_same_as(other)
+    }
+
+    /// The same, to add what is known only when they are carried out.
+    pub fn closes_mut(&mut self) -> impl Iterator<Item = &mut Close> {
+        let steps = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps);
+        steps.filter_map(|step| match &mut step.action {
+            Action::Close(close) => Some(close),
+            _ => None,
+        })
+    }
+
     /// True if nobody has to leave before this part is carried out. `is_idle` tells of a device that this process has closed,
     /// by its UUID, whether its programs have left.
     pub fn is_free(&self, node: &Node, is_idle: impl Fn(&str) -> bool) -> bool {
@@ -103,9 +116,9 @@ impl Plan {
     /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:
     /// one that closed would exit at once, and programs would run outside MPS.
     ///
-    /// Where no daemon follows on the device, the same one is recorded if the device `comes_back` unless the part is carried out.
+    /// A device on which no daemon follows is to stay without one: what was to stop is not started again.
     #[must_use]
-    pub fn close_daemons(&self, node: &Node, until: Timestamp, comes_back: bool) -> Self {
+    pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
         let mut plan = Self::default();
         for gpu in &self.gpus {
             let used = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
@@ -121,17 +134,14 @@ impl Plan {
                         .actions()
                         .filter_map(Action::as_start)
                         .find(|start| start.uuid.as_ref() == Some(&stop.uuid));
-                    let same = || {
-                        let served = node.served_named(&stop.name).filter(|_| comes_back)?;
-                        Some(NextDaemon::same_as(&served.record))
-                    };
                     Action::Close(Close {
                         name: stop.name.clone(),
                         joint: stop.joint.clone(),
                         uuid: stop.uuid.clone(),
                         until,
-                        next: next.map(Start::as_next_daemon).or_else(same),
+                        next: next.map(Start::as_next_daemon),
                         is_waited_for: true,
+                        held: None,
                     })
                     .with_reason("it waits for its clients")
                 })

@@ -61,10 +61,7 @@ impl Verb {
         let (verb, problem) = match self {
             Self::Restart => (
                 "restart",
-                Problem::new(
-                    format!("device {name} has no mig-mps daemon to restart"),
-                    START_HINT,
-                ),
+                Problem::new(format!("device {name} has no mig-mps daemon"), START_HINT),
             ),
             Self::Set => ("set", not_settable(name, "mig-mps does not serve it")),
             Self::Kill => (

@@ -9,7 +9,7 @@ use crate::node::{
     Closer, DaemonState, Device, Gpu, LOST_GPU_REMEDY, Node, Presence, Served, Unseen,
     restore_remedy,
 };
-use crate::state::{DeviceRecord, InstanceKey, RunDir};
+use crate::state::{DeviceRecord, InstanceKey, NextDaemon, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
 /// hand, and to start those of stopped devices.
@@ -28,11 +28,16 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let closed = names.iter().find_map(|name| {
         let served = node.served_named(name)?;
-        Some((name, served.closer, served.closing()?))
+        // What is left when its daemon has ended is served again.
+        let is_left = served.is_left_to_heal() && !served.is_alive();
+        let closing = served.closing().filter(|_| !is_left)?;
+        Some((served, closing))
     });
-    if let Some((name, closer, closing)) = closed {
-        let what = format!("device {name} is closed to new programs by {closing}");
-        let hint = match (closer, &closing.next) {
+    if let Some((served, closing)) = closed {
+        let name = &served.record.name;
+        let change = served.describe_closing().unwrap_or_default();
+        let what = format!("device {name} is closed to new programs by {change}");
+        let hint = match (served.closer, &closing.next) {
             (_, None) => "run `mig-mps up` to start a daemon again when its programs have exited",
             (Closer::Gone, _) => {
                 "run `mig-mps heal` to start its daemon again when its programs have exited"
@@ -110,6 +115,7 @@ impl Plan {
                 until: closing.until,
                 next: next.clone(),
                 is_waited_for: false,
+                held: None,
             }),
             Some(next) => Action::Start(Start {
                 name: next.name.clone(),
@@ -185,13 +191,19 @@ fn plan_restarts(
             }
             (device, &served.record, gpu, place, because)
         };
-        let by_hand = &record.by_hand;
+        // The daemon that was to follow one that has ended is not forgotten.
+        let closing = record.closing.as_ref();
+        let has_ended = device.served.as_ref().is_some_and(|it| !it.is_alive());
+        let next = closing.and_then(|closing| closing.next.clone());
+        let next = next.filter(|_| has_ended);
+        let next = next.unwrap_or_else(|| NextDaemon::same_as(record));
+        let by_hand = &next.by_hand;
         let start = Action::Start(Start {
-            name: name.clone(),
+            name: next.name.clone(),
             place,
             joint: device.joint_gpus.clone(),
             uuid: Some(device.uuid.clone()),
-            settings: record.settings.clone(),
+            settings: next.settings.clone(),
             served_id: None,
             by_hand: by_hand.clone(),
             by,

@@ -14,8 +14,8 @@ pub use history::{AppliedProfile, JointDevices, JointGpu, ProfileHistory, TakenD
 pub use job::JobRecord;
 pub use leftovers::Misplaced;
 pub use record::{
-    Closing, DaemonId, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal,
-    NextDaemon, NodeFile, OlderClient, Origin, RecordedInstance, StoppedDevice,
+    Closing, DestroyedInstance, DeviceKey, DeviceRecord, InstanceKey, Journal, NextDaemon,
+    NodeFile, OlderClient, Origin, ProcessId, RecordedInstance, StoppedDevice,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

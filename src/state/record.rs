@@ -151,7 +151,7 @@ pub struct DeviceRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode_before: Option<u32>,
     /// The control daemon; `None` until it holds its lock.
-    pub daemon: Option<DaemonId>,
+    pub daemon: Option<ProcessId>,
     /// True once everything was set, started and read back. An interrupted start leaves it false.
     pub finished: bool,
     /// The boot in which it was started.
@@ -282,6 +282,17 @@ pub struct Closing {
     /// True once the daemon was asked to end.
     #[serde(default)]
     pub is_asked: bool,
+    /// The idle client that keeps the daemon, so that newcomers are refused until the change goes on; `None` if no client
+    /// could be started, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<ProcessId>,
+}
+
+impl Closing {
+    /// Returns the idle client that keeps the daemon, if it is still there.
+    pub fn find_held_client(&self, host: &Host) -> Option<Process> {
+        self.held?.find_process(host)
+    }
 }
 
 /// `root since 2026-11-29T14:54:08Z (mig-mps restart trainer --drain 8h --no-new), which waits until 2026-…`
@@ -329,10 +340,10 @@ pub struct OlderClient {
     pub values: BTreeMap<String, String>,
 }
 
-/// A control daemon's identity.
+/// The identity of a control daemon, or of another process of mig-mps that goes on after its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct DaemonId {
+pub struct ProcessId {
     pub pid: Pid,
     /// The start time of that process, in clock ticks since boot.
     pub start_time: StartTime,
@@ -344,7 +355,7 @@ pub struct DaemonId {
     pub pid_namespace: Option<u64>,
 }
 
-impl DaemonId {
+impl ProcessId {
     /// Returns the identity of a running process.
     pub fn from_process(process: &Process, host: &Host) -> Self {
         Self {
@@ -433,6 +444,11 @@ impl Origin {
             "{by} {preposition} {} ({command})",
             format_second(self.since)
         )
+    }
+
+    /// True for a command `up`, which may be about more than one device.
+    pub fn is_of_up(&self) -> bool {
+        self.command.split_whitespace().nth(1) == Some("up")
     }
 }
 

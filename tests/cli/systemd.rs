@@ -752,6 +752,31 @@ fn the_daemon_of_a_user_has_one_too() {
     assert_contains(&status, "Uid:\t65534\t65534");
 }
 
+/// A timer's service ends with all its processes, and the client that keeps a closed device must not.
+#[test]
+fn the_idle_client_of_a_closed_device_has_one_too() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    sim.node.node().boot_with_systemd().unwrap();
+    sim.up(&whole("serve = \"user:nobody\""), &[]).ended(0);
+    let mut client = sim.app_of_nobody("0", &["hold"]);
+    client.wait_up();
+    let args = ["restart", "0", "--drain", "1", "--no-new", "--yes"];
+    sim.run(&args).ended(4);
+    let path = sim.node.run_dir().join(sim.uuid("0")).join("device.json");
+    let record: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let held = &record["closing"]["held"]["pid"];
+    let scope = cgroup(&sim, held);
+    assert!(scope.starts_with("/mig.slice/mig-mps.slice/"), "{scope}");
+    assert!(scope.contains("-client-"), "{scope}");
+    assert!(client.finish().status.success());
+    // It runs as the user, and stays until heal goes on.
+    let status = fs::read_to_string(format!("/proc/{held}/status")).unwrap();
+    assert_contains(&status, "Uid:\t65534\t65534");
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(sim.device("0")["state"], "ready");
+}
+
 #[test]
 fn a_scope_that_systemd_refuses_fails_the_start_in_its_words() {
     needs_root!();

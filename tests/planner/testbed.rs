@@ -12,7 +12,7 @@ use mig_mps::internals::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMo
 use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start, Step};
 use mig_mps::internals::profile::Profile;
 use mig_mps::internals::settings::Settings;
-use mig_mps::internals::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
+use mig_mps::internals::state::{DeviceKey, DeviceRecord, ProcessId, RunDir};
 use simnode::catalog::Model;
 
 use super::brute::Body;
@@ -317,7 +317,7 @@ impl Testbed {
             by_hand: Vec::new(),
             older_clients: Vec::new(),
             compute_mode_before: None,
-            daemon: Some(DaemonId {
+            daemon: Some(ProcessId {
                 pid: Pid(1),
                 start_time: StartTime(1),
                 user: None,

@@ -115,8 +115,6 @@ impl ChangeRun<'_> {
             Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
-        // The client that this process has there is not to be in its own way.
-        self.closing.let_end(&now.plan);
         if let Some(changed) = self.plan_around_holders(&mut now)? {
             return Ok(ChangeStep::Agree(changed));
         }

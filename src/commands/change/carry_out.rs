@@ -68,7 +68,8 @@ impl ChangeRun<'_> {
             // A daemon that is to admit no more clients ends at once if it has none.
             let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued)
                 || planned.plan.closes().next().is_some();
-            if now.plan.is_empty() || (failed.is_some() && !goes_on) {
+            let is_done = now.plan.is_empty() || now.plan.only_repeats_closes_of(&planned.plan);
+            if is_done || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
                     failed,
                     restarted: std::mem::take(&mut self.restarted),
@@ -107,7 +108,6 @@ impl ChangeRun<'_> {
             return Ok(None);
         }
         self.prepare_for_daemons(plan)?;
-        self.closing.let_end(plan);
         let environment = self.options.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.

@@ -15,8 +15,8 @@ use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
 use crate::failure::{ExitStatus, Problem};
-use crate::host::{join_words, name_devices};
-use crate::node::{Closer, Device, Node};
+use crate::host::{Environment, join_words, name_devices};
+use crate::node::{Closer, Device, Node, Served};
 use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::{note, warn};
@@ -30,10 +30,6 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The interval at which a part is planned again that has to wait for more than closing daemons.
 const PLAN_INTERVAL: Duration = Duration::from_secs(15);
-
-/// What becomes of programs that come when a daemon has ended that no command waits for.
-const OUTSIDE_UNTIL_HEAL: &str = "start programs with `mig-mps run` until then; other programs run outside MPS between the exit of \
- the last client and `mig-mps heal`";
 
 /// What `--no-new` has done so far.
 #[derive(Default)]
@@ -58,9 +54,6 @@ enum Waited {
 /// A device that this change has closed.
 struct ClosedDevice {
     name: String,
-    /// Keeps its daemon from ending before the change goes on: programs would run outside MPS. `None` if no client could be
-    /// started.
-    held: Option<HeldClient>,
     /// True if its programs have left.
     is_idle: bool,
 }
@@ -69,15 +62,6 @@ impl ClosingProgress {
     /// Returns the number of seconds after which clients are ended, once that is due.
     pub(super) fn force_after_seconds(&self) -> Option<u32> {
         self.is_force_due.then_some(DEFAULT_FORCE_SECONDS)
-    }
-
-    /// Lets the daemons end that a plan stops.
-    pub(super) fn let_end(&mut self, plan: &Plan) {
-        for stop in plan.stops() {
-            if let Some(closed) = self.closed.get_mut(&stop.uuid) {
-                closed.held = None;
-            }
-        }
     }
 
     /// True if nobody has to leave before this part is carried out.
@@ -181,22 +165,34 @@ impl ChangeRun<'_> {
         let parts = plan.split_into_parts();
         let same = parts.iter().find(|other| other.has_a_device_of(part));
         let Some(close) = same
-            .map(|part| part.close_daemons(&node, until, self.change.is_verified()))
+            .map(|part| part.close_daemons(&node, until))
             .filter(|close| !close.is_empty())
         else {
             return Ok(());
         };
-        for close in close.closes() {
-            let served = node.served_named(&close.name);
-            let held = served.and_then(|served| HeldClient::start(environment, served).ok());
+        let mut close = close;
+        let mut started = Vec::new();
+        for close in close.closes_mut() {
             let closed = ClosedDevice {
                 name: close.name.clone(),
-                held,
                 is_idle: false,
             };
             self.closing.closed.insert(close.uuid.clone(), closed);
+            let served = node.served_named(&close.name);
+            if let Some(client) = served.and_then(|served| start_held_client(environment, served)) {
+                close.held = client.process_id(&environment.host);
+                started.push((close.uuid.clone(), close.held, client));
+            }
         }
-        if let Some(error) = self.apply_plan(&Planned::new(node, close.clone()))? {
+        let applied = self.apply_plan(&Planned::new(node, close.clone()));
+        for (uuid, held, client) in started {
+            let record = self.state.load_record(&uuid).ok().flatten();
+            let closing = record.and_then(|record| record.closing);
+            if closing.is_some_and(|closing| closing.held == held) {
+                client.leave();
+            }
+        }
+        if let Some(error) = applied? {
             return Err(error.into());
         }
         let names: Vec<&str> = close.device_names().collect();
@@ -225,6 +221,7 @@ impl ChangeRun<'_> {
         } else {
             until.min(Instant::now() + PLAN_INTERVAL)
         };
+        let _waiting = self.options.environment.interrupt.begin_waiting();
         let observer = &self.options.observer;
         let waited = observer.with_nvml_closed(|| self.wait_for_daemons(&mut waited_for, end));
         self.closing.closed = closed;
@@ -252,23 +249,21 @@ impl ChangeRun<'_> {
             let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
             let mut has_news = false;
             for (uuid, device) in closed.iter_mut().filter(|(_, device)| !device.is_idle) {
-                let workers = match apply::daemon_of_closing(environment, &self.state, uuid) {
-                    Closed::Ended => Some(0),
+                let is_idle = match apply::daemon_of_closing(environment, &self.state, uuid) {
+                    Closed::Ended => Some(true),
                     Closed::TakenOver => return Err(taken_over_error()),
                     // Others want the lock, too: one device at a time.
                     Closed::Runs if tried.elapsed() < pause => None,
                     Closed::Runs => {
                         let lock = lock_node(environment, directories, Duration::ZERO);
-                        let workers = lock
+                        let is_idle = lock
                             .ok()
                             .and_then(|_lock| apply::retry_end(environment, directories, uuid));
                         tried = Instant::now();
-                        workers
+                        is_idle
                     }
                 };
-                // One of them works for the held client.
-                let own = u32::from(device.held.is_some());
-                device.is_idle = workers.is_some_and(|workers| workers <= own);
+                device.is_idle = is_idle.unwrap_or_default();
                 has_news |= device.is_idle;
             }
             // The next one is tried first.
@@ -323,9 +318,13 @@ impl ChangeRun<'_> {
                 join_words(several, "and")
             ),
         };
+        let again = if self.change.is_verified() {
+            " To complete the change and record its profile, run the same command again."
+        } else {
+            ""
+        };
         let what = format!(
-            "Interrupted. {stay} `mig-mps heal` then {follows}, and a change of instances needs the same command again. \
-             To cancel the change, run `mig-mps up`."
+            "Interrupted. {stay} `mig-mps heal` then {follows}.{again} To cancel the change, run `mig-mps up`."
         );
         declined_by_user(ExitStatus::Interrupted, what)
     }
@@ -367,18 +366,33 @@ impl ChangeRun<'_> {
             ),
         };
         let what = format!("timed out (--drain): {who}{rest}");
-        let again = if part.changes_mig() {
-            ", and a change of instances needs the same command again"
+        let again = if self.change.is_verified() {
+            "; run the same command again to complete the change and record its profile"
         } else {
             ""
         };
         CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-            "wait until the remaining programs have exited ({} closed until then); `mig-mps heal` then {}{again}; to end a \
+            "wait until the remaining programs have exited ({} closed); `mig-mps heal` then {}{again}; to end a \
              program now, use kill(1), not `mig-mps kill`",
             if names.len() == 1 { "the device stays" } else { "the devices stay" },
             self.what_heal_does(closed.iter().map(|stop| stop.uuid.as_str()))
         ))
-        .with_hint(OUTSIDE_UNTIL_HEAL)
+    }
+
+    /// Names the changes that earlier commands have recorded for devices of a plan, which this change replaces.
+    pub(super) fn remark_on_recorded_changes(shown: &Planned) {
+        for served in shown.node.served() {
+            let name = served.record.name.as_str();
+            let is_concerned = shown.plan.device_names().any(|one| one == name);
+            if let Some(closed) = served.describe_closing()
+                && is_concerned
+                && served.closer == Closer::Gone
+            {
+                note(&format!(
+                    "device {name} is closed to new programs by {closed}"
+                ));
+            }
+        }
     }
 
     /// Refuses what another change is about to do with a device that it has closed, or with the instances of its GPU.
@@ -411,6 +425,16 @@ impl ChangeRun<'_> {
             Err(Problem::new(what, hint).into())
         })
     }
+}
+
+/// Starts a client that keeps the daemon of a device from ending before the change goes on: programs would run outside MPS.
+/// `None` if there is one already, or none can be started, as on a device that is closed.
+fn start_held_client(environment: &Environment, served: &Served) -> Option<HeldClient> {
+    let closing = served.record.closing.as_ref();
+    let is_there = closing.is_some_and(|it| it.find_held_client(&environment.host).is_some());
+    (!is_there)
+        .then(|| HeldClient::start(environment, served).ok())
+        .flatten()
 }
 
 /// The error of a change that waits for a device which somebody else has changed.

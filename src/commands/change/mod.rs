@@ -17,7 +17,7 @@ use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted};
 use closing::ClosingProgress;
 
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
-use crate::error::{Result, command_error};
+use crate::error::{Result, command_error, usage_error};
 use crate::host::{Directories, Environment, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
@@ -139,6 +139,10 @@ impl<'a> ChangeOptions<'a> {
     pub fn run(mut self, change: &mut dyn Change) -> Result<Option<Outcome>> {
         raise_memory();
         let (environment, consent) = (self.environment, self.consent);
+        if self.no_new && consent.drain == Some(0) && !consent.force {
+            let error = usage_error("--no-new waits for programs, and --drain 0 leaves no time");
+            return Err(error.with_hint("use a longer --drain, such as --drain 1h"));
+        }
         if !change.needs_driver() {
             self.observer = self.observer.without_driver();
         }
@@ -387,6 +391,9 @@ impl ChangeRun<'_> {
             warn(&format!("pods that hold shares are unknown: {why}"));
         }
         let consent = self.options.consent;
+        if !consent.is_unattended {
+            Self::remark_on_recorded_changes(shown);
+        }
         if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
             warn(&error.to_string());
         }

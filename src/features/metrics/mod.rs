@@ -127,10 +127,13 @@ fn observe_drift(
         prune: false,
     };
     let drift = match request.plan(&node, &run_dir, None) {
-        Ok(plan) => Drift::Known {
-            is_any: plan.has_changes(),
-            devices: plan.device_names().map(str::to_owned).collect(),
-        },
+        Ok(plan) => {
+            let plan = plan.without_closes();
+            Drift::Known {
+                is_any: plan.has_changes(),
+                devices: plan.device_names().map(str::to_owned).collect(),
+            }
+        }
         Err(refusal) => {
             note_unknown(refusal);
             Drift::Unknown

@@ -432,17 +432,14 @@ impl<'a> Probe<'a> {
             let pid = Some(usage.pid).filter(|pid| pid.0 != 0);
             self.describe_client(pid, first)
         };
-        // The change that has closed a device has a client of its own there, which computes nothing.
-        let closer = self.served.record.closing.as_ref();
-        let is_held = |usage: &&Usage| {
-            let process = self.context.host.find_process(usage.pid);
-            closer
-                .zip(process)
-                .is_some_and(|(closing, process)| process.parent == closing.writer.pid)
-        };
+        // The change that has closed a device has left a client there, which computes nothing.
+        let closing = self.served.record.closing.as_ref();
+        let held = closing.and_then(|closing| closing.find_held_client(self.context.host));
+        let held = held.map(|process| process.pid);
         self.served.clients = match self.processes {
             Some(processes) => {
-                let others = processes.clients.iter().filter(|usage| !is_held(usage));
+                let clients = processes.clients.iter();
+                let others = clients.filter(|usage| Some(usage.pid) != held);
                 Clients::Known(others.map(client).collect())
             }
             None => Clients::Partial(Vec::new()),

@@ -9,7 +9,7 @@ use crate::host::{
 };
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
-use crate::state::{DaemonId, DeviceKey, RunDir};
+use crate::state::{DeviceKey, ProcessId, RunDir};
 
 /// Finds unmanaged daemons, and servers without a daemon, in the process table.
 pub(super) fn find_daemons(environment: &Environment, table: &ProcessTable, node: &mut Node) {
@@ -262,7 +262,7 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         };
         let record = &mut served.record;
         if record.daemon.is_none() || record.boot_id != node.boot_id {
-            record.daemon = Some(DaemonId::from_process(process, &environment.host));
+            record.daemon = Some(ProcessId::from_process(process, &environment.host));
             record.boot_id.clone_from(&node.boot_id);
         }
     }
@@ -300,7 +300,7 @@ fn add_lost_record(
     let Some(mut record) = record else {
         return;
     };
-    record.daemon = Some(DaemonId::from_process(process, host));
+    record.daemon = Some(ProcessId::from_process(process, host));
     if let Some(key) = joint_key_of(process, uuid) {
         let gpus: Vec<u32> = node.gpus_with_key(&key).map(|gpu| gpu.index).collect();
         // They stand in the order of the key, so that none may be left out.

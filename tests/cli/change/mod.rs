@@ -21,6 +21,7 @@ mod live_settings;
 mod no_daemon;
 mod no_new;
 mod no_new_killed;
+mod no_new_left;
 mod older_versions;
 mod owners;
 mod places;

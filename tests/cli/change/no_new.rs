@@ -628,12 +628,13 @@ fn after_the_time_the_hint_says_what_heal_does() {
     down.signal(Signal::INT);
     let said = down.end().ended(130).stdout;
     assert_contains(&said, "`mig-mps heal` then leaves the devices stopped");
-    // Where instances change, heal starts the same daemon.
+    // Where instances change, heal starts nothing.
     let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let said = sim.up(seven, &args).ended(4).stderr;
     assert_contains(
         &said,
-        "`mig-mps heal` then replaces the daemons, and a change of instances needs the same command again; ",
+        "`mig-mps heal` then leaves the devices stopped; run the same command again to complete the change and record its \
+         profile; ",
     );
     finishes(client);
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use testkit::{Sim, wait_until};
 
 use super::no_new::{LAB, finishes, lab, record};
+use super::no_new_left::SEVEN;
 use crate::cli::joint::{client_on, joint};
 
 /// Kills commands with these arguments in turn, which concern this device. Returns how they left it, and heal then.
@@ -84,6 +85,20 @@ fn an_up_loses_no_client() {
     let ups = [["up", other], ["up", first.to_str().unwrap()]];
     let ends = killed_at_moments(&sim, "class", &[&ups[0], &ups[1]]);
     assert!(ends.contains("closed, ready"), "{ends:?}");
+}
+
+/// Two devices of a GPU close together; what was to stop is not started by heal.
+#[test]
+fn an_up_of_other_instances_loses_no_client() {
+    let sim = lab();
+    let path = sim.profile(SEVEN);
+    let up = ["up", path.to_str().unwrap()];
+    let other = sim.client("job-0");
+    let ends = killed_at_moments(&sim, "class", &[&up]);
+    assert!(ends.contains("closed, stopped"), "{ends:?}");
+    finishes(other);
+    sim.run(&[&up[..], &["--yes"]].concat()).ended(0);
+    sim.run(&["plan", up[1], "--exit-code"]).ended(0);
 }
 
 #[test]
