@@ -228,7 +228,12 @@ impl Daemon {
         let pid = daemon.pid;
         let is_suspended = suspend(host, &daemon);
         let mut now = self.current_servers(host, processes, &daemon);
-        let mut unended = end_processes(&[daemon]);
+        // With SIGTERM and SIGCONT it might go on.
+        let mut unended = if is_suspended {
+            kill_processes_after(&[daemon], Duration::ZERO)
+        } else {
+            end_processes(&[daemon])
+        };
         if !is_suspended {
             // It may have started another server until it ended.
             let processes = MpsProcesses::read(host);

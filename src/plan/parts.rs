@@ -93,13 +93,15 @@ impl Plan {
         self.clone().without_closes().is_empty() && self.does_the_same_as(other)
     }
 
-    /// The same, to add what is known only when they are carried out.
-    pub fn closes_mut(&mut self) -> impl Iterator<Item = &mut Close> {
-        let steps = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps);
-        steps.filter_map(|step| match &mut step.action {
-            Action::Close(close) => Some(close),
-            _ => None,
-        })
+    /// Keeps those of them for which `is_kept` is true, which adds what is known only when they are carried out.
+    pub fn retain_closes(&mut self, mut is_kept: impl FnMut(&mut Close) -> bool) {
+        for gpu in &mut self.gpus {
+            gpu.steps.retain_mut(|step| match &mut step.action {
+                Action::Close(close) => is_kept(close),
+                _ => true,
+            });
+        }
+        self.gpus.retain(|gpu| !gpu.steps.is_empty());
     }
 
     /// True if nobody has to leave before this part is carried out. `is_idle` tells of a device that this process has closed,
@@ -113,22 +115,24 @@ impl Plan {
             })
     }
 
-    /// Plans that the daemons with clients admit no new ones. Daemons without clients go on until the part is carried out:
-    /// one that closed would exit at once, and programs would run outside MPS.
+    /// Plans that the daemons of this part admit no new clients while one of them has some: those without clients too, since a
+    /// program that came to one would be waited for as well.
     ///
     /// A device on which no daemon follows is to stay without one: what was to stop is not started again.
     #[must_use]
     pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
         let mut plan = Self::default();
+        let is_waited_for = |stop: &Stop| is_closing(stop, node) || !stop.clients.is_empty();
+        if !self.stops().any(is_waited_for) {
+            return plan;
+        }
         for gpu in &self.gpus {
-            let used = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
-                // What a command that has exited has closed is taken over.
-                let closer = closer_of(stop, node);
+            // What a command that has exited has closed is taken over.
+            let open = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
                 stop.means == StopMethod::Session
-                    && closer != Some(Closer::ThisProcess)
-                    && (closer.is_some() || !stop.clients.is_empty())
+                    && closer_of(stop, node) != Some(Closer::ThisProcess)
             });
-            let steps: Vec<Step> = used
+            let steps: Vec<Step> = open
                 .map(|stop| {
                     let next = gpu
                         .actions()
@@ -143,7 +147,11 @@ impl Plan {
                         is_waited_for: true,
                         held: None,
                     })
-                    .with_reason("it waits for its clients")
+                    .with_reason(if stop.clients.is_empty() {
+                        "the change waits for clients of other devices"
+                    } else {
+                        "it waits for its clients"
+                    })
                 })
                 .collect();
             if !steps.is_empty() {

@@ -172,17 +172,28 @@ impl ChangeRun<'_> {
         };
         let mut close = close;
         let mut started = Vec::new();
-        for close in close.closes_mut() {
+        close.retain_closes(|close| {
+            let served = node.served_named(&close.name);
+            let client = served.and_then(|served| start_held_client(environment, served));
+            let is_held = client.is_some()
+                || served.is_some_and(|served| has_held_client(environment, served));
+            if !is_held && served.is_some_and(|served| served.clients.are_none()) {
+                // Its daemon would end at once, and programs would run outside MPS.
+                return false;
+            }
             let closed = ClosedDevice {
                 name: close.name.clone(),
                 is_idle: false,
             };
             self.closing.closed.insert(close.uuid.clone(), closed);
-            let served = node.served_named(&close.name);
-            if let Some(client) = served.and_then(|served| start_held_client(environment, served)) {
+            if let Some(client) = client {
                 close.held = client.process_id(&environment.host);
                 started.push((close.uuid.clone(), close.held, client));
             }
+            true
+        });
+        if close.is_empty() {
+            return Ok(());
         }
         let applied = self.apply_plan(&Planned::new(node, close.clone()));
         for (uuid, held, client) in started {
@@ -430,11 +441,15 @@ impl ChangeRun<'_> {
 /// Starts a client that keeps the daemon of a device from ending before the change goes on: programs would run outside MPS.
 /// `None` if there is one already, or none can be started, as on a device that is closed.
 fn start_held_client(environment: &Environment, served: &Served) -> Option<HeldClient> {
-    let closing = served.record.closing.as_ref();
-    let is_there = closing.is_some_and(|it| it.find_held_client(&environment.host).is_some());
-    (!is_there)
+    (!has_held_client(environment, served))
         .then(|| HeldClient::start(environment, served).ok())
         .flatten()
+}
+
+/// True if a client that an earlier command has left keeps the daemon of a device from ending.
+fn has_held_client(environment: &Environment, served: &Served) -> bool {
+    let closing = served.record.closing.as_ref();
+    closing.is_some_and(|closing| closing.find_held_client(&environment.host).is_some())
 }
 
 /// The error of a change that waits for a device which somebody else has changed.

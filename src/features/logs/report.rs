@@ -108,7 +108,7 @@ impl LogView {
         };
         let counted: Vec<String> = counted.into_iter().map(|(text, _)| text).collect();
         Some(format!(
-            "{} {are} hidden; use --all to show {them}",
+            "{} {are} hidden (--all shows {them})",
             join_words(&counted, "and")
         ))
     }

@@ -137,20 +137,20 @@ fn logging_without_pause() {
     goes(&sim);
 }
 
-/// A daemon that is ended by signals may start a server until it has ended.
+/// A daemon that is ended by signals might start a server until it has ended.
 #[test]
-fn a_server_that_starts_meanwhile() {
+fn a_server_that_would_start_meanwhile() {
     let sim = Sim::with("h200", 1);
     let control = sim.control_script("trap '' TERM\nexec $real \"$@\"");
     let profile = sim.profile(&whole("server = \"lazy\""));
     let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
     Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(0);
     stop(&sim.device("0")["daemon_pid"]);
-    // The server starts once `down` has the daemon go on, and gets no further.
+    // The server would start if `down` had the daemon go on.
     sim.node.fault("server start").hangs().unwrap();
     let _waits = sim.app("0", &["hold"]);
     goes(&sim);
-    assert_eq!(sim.happened("server start"), 1);
+    assert_eq!(sim.happened("server start"), 0);
 }
 
 #[test]

@@ -132,14 +132,17 @@ fn up_changes_settings_and_geometry_behind_it() {
     let _ = up.end().ended(0);
     assert_eq!(sim.device("class")["serve"], "one-at-a-time");
     sim.run(&["plan", path, "--exit-code"]).ended(0);
-    // Every device of the GPU goes; those without clients stay open until they have some.
+    // Every device of the GPU goes, and admits no more programs.
     let client = sim.client("class");
     let path =
         sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
     let path = path.to_str().unwrap();
     let second = sim.client("job-1");
     let up = closing(&sim, "class", &["up", path, "--drain", "1h"]);
-    finishes(sim.client("job-0"));
+    wait_until("job-0 is closed", || {
+        sim.device("job-0")["state"] == "closing"
+    });
+    is_refused(&sim, "job-0");
     finishes(client);
     // Its programs have left, and still nobody gets onto it, or runs there outside MPS.
     let log = sim
@@ -189,16 +192,16 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
     sim.run(&["plan", "--exit-code"]).ended(0);
 }
 
-/// Idle devices of a GPU whose instances change are not closed.
+/// Idle devices of a GPU whose instances change are closed with the others.
 #[test]
-fn the_hint_names_only_closed_devices() {
+fn the_hint_names_all_closed_devices() {
     let sim = Sim::served("a100-80gb", 1, SMALL);
     let client = sim.client("0.2");
     let args = ["--drain", "1", "--no-new", "--yes"];
     let said = sim.up(ONE_EACH, &args).ended(4).stderr;
     assert_contains(&said, "hint: wait until the remaining programs have exited");
     let state = |name: &str| sim.device(name)["state"].clone();
-    assert_eq!([state("0.0"), state("0.2")], ["ready", "closing"]);
+    assert_eq!([state("0.0"), state("0.2")], ["closing", "closing"]);
     finishes(client);
 }
 

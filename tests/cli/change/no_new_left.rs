@@ -357,3 +357,21 @@ fn start_after_down_of_everything_names_up() {
     let said = sim.run(&["start", "class"]).stderr;
     assert_contains(&said, "mig-mps up");
 }
+
+/// A program that came to a device without clients would be waited for, too.
+#[test]
+fn idle_devices_of_the_gpu_are_closed_with_the_others() {
+    let sim = lab();
+    let class = sim.client("class");
+    let path = sim.profile(SEVEN);
+    let path = path.to_str().unwrap();
+    let up = closing(&sim, "class", &["up", path, "--drain", "1h"]);
+    wait_until("job-0 is closed, too", || {
+        sim.device("job-0")["state"] == "closing"
+    });
+    is_refused(&sim, "job-0");
+    finishes(class);
+    let _ = up.end().ended(0);
+    assert_eq!(sim.node.processes("--hold"), Vec::<u32>::new());
+    assert_eq!(sim.status()["devices"].as_array().unwrap().len(), 1);
+}

@@ -136,10 +136,10 @@ fn logs_of_several_devices_come_one_after_the_other() {
     );
     assert_eq!(heads(&["--gpu", "1"]).len(), 3);
     let ran = sim.run(&["logs", "--gpu", "1"]).ended(0);
-    assert_eq!(ran.stderr.matches("use --all to show them").count(), 1);
+    assert_eq!(ran.stderr.matches("(--all shows them)").count(), 1);
     assert!(
         ran.stderr
-            .ends_with(" lines of control sessions are hidden; use --all to show them\n")
+            .ends_with(" lines of control sessions are hidden (--all shows them)\n")
     );
     assert_eq!(heads(&["trainer-0"]), [""; 0]);
     let ran = sim.run(&["logs", "trainer-*", "--follow"]).ended(2);

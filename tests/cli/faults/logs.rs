@@ -92,7 +92,7 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     ");
     assert_snapshot!(ran.stderr, @"
 
-    13 lines of control sessions are hidden; use --all to show them
+    13 lines of control sessions are hidden (--all shows them)
     ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
     ~  Server failed to recevie command with status 806, assuming …
@@ -136,7 +136,7 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
        17:46:04.000 server      696  A line of a driver to come
                     server             and what goes on from it
 
-    3 harmless lines and 13 lines of control sessions are hidden; use --all to show them
+    3 harmless lines and 13 lines of control sessions are hidden (--all shows them)
     !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
     !! Server is handling a fatal GPU error.
