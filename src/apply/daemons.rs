@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::cause::Cause;
+use super::closing::end_held_client;
 use super::compute_mode::ensure_compute_mode;
 use super::context::Run;
 use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, stop_daemon};
@@ -74,6 +75,10 @@ pub(super) fn start_daemon(
     let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
     if let Some(served) = of_this_boot {
         let before = &served.record;
+        if let Some(closing) = &before.closing {
+            // A suspended one has not seen that its daemon has died.
+            end_held_client(&run.context.environment.host, closing);
+        }
         record.restarts = before.restarts + u64::from(before.finished);
         if start.by == StartedBy::Heal {
             record.healed = before.recent_heals(record.since).collect();

@@ -17,9 +17,9 @@ pub const ADMISSION_LIMIT: Duration = Duration::from_secs(5);
 pub const NO_LONGER_SERVED: &str = "mig-mps no longer serves it";
 
 /// A device takes no new programs now: they would run outside MPS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Unready {
-    why: &'static str,
+    why: String,
     /// True if a change of the node is in progress, after which the device may be ready.
     is_passing: bool,
 }
@@ -30,7 +30,7 @@ pub fn check_admission(
     environment: &Environment,
     uuid: &str,
     limit: Duration,
-) -> Result<(), &'static str> {
+) -> Result<(), String> {
     let end = Instant::now() + limit;
     loop {
         match check_admission_now(environment, uuid) {
@@ -47,7 +47,12 @@ fn check_admission_now(environment: &Environment, uuid: &str) -> Result<(), Unre
         return Ok(());
     };
     let is_passing = !node.under_way.is_empty();
-    let refused = |why| Err(Unready { why, is_passing });
+    let refused = |why: &str| {
+        Err(Unready {
+            why: why.to_owned(),
+            is_passing,
+        })
+    };
     node.detail = Detail::GEOMETRY;
     node.devices.retain(|device| device.uuid == uuid);
     observe_without_driver(environment, &mut node, Duration::ZERO);
@@ -60,11 +65,13 @@ fn check_admission_now(environment: &Environment, uuid: &str) -> Result<(), Unre
             refused(NO_LONGER_SERVED)
         };
     };
+    if let Some(why) = served.closed_reason() {
+        return refused(&why);
+    }
     match (&served.state, served.state.outage_reason()) {
-        _ if served.closing().is_some() => refused("it admits no new programs"),
         _ if served.record.leaving => refused("mig-mps is stopping it"),
         (DaemonState::Starting, _) => Err(Unready {
-            why: "its daemon is starting",
+            why: "its daemon is starting".to_owned(),
             is_passing: true,
         }),
         (_, Some(ailment)) => refused(ailment),

@@ -4,7 +4,7 @@
 //! command was killed or a program has failed, the next `up`, `down` or `heal` runs the programs. `heal` compares only the
 //! records of mig-mps, so it misses a killed change that only affected instances of other tools.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -99,7 +99,7 @@ fn run_pending(environment: &Environment) -> Result<()> {
         runs: BTreeSet::new(),
     };
     // Again after the lock is released: a process that found it taken has left its change to this one.
-    while followers.next_program()?.is_some() {
+    while followers.has_work()? {
         let (host, directory) = (&environment.host, &after.0);
         match Lock::acquire(host, directory, AfterChange::LOCK, Duration::ZERO, |_| {}) {
             Err(LockError::Busy { holder, .. }) => {
@@ -111,6 +111,7 @@ fn run_pending(environment: &Environment) -> Result<()> {
             }
             taken => {
                 let _lock = taken?;
+                followers.note_passed_over()?;
                 followers.run_programs()?;
             }
         }
@@ -148,7 +149,43 @@ struct Followers<'a> {
     runs: BTreeSet<(String, Timestamp)>,
 }
 
+/// Files that do not run after a change, each with the reason.
+struct PassedOver {
+    change: Timestamp,
+    files: BTreeMap<String, &'static str>,
+}
+
 impl Followers<'_> {
+    fn has_work(&self) -> Result<bool> {
+        Ok(self.next_program()?.is_some() || self.new_passed_over()?.is_some())
+    }
+
+    /// Returns the files that do not run, each with the reason, if no command has said so since the last change.
+    fn new_passed_over(&self) -> Result<Option<PassedOver>> {
+        let Some(change) = self.after.last_change() else {
+            return Ok(None);
+        };
+        let said = self.after.load_passed_over(change);
+        let mut files = self.programs.passed_over_files()?;
+        files.retain(|name, _| !said.contains(name));
+        Ok((!files.is_empty()).then_some(PassedOver { change, files }))
+    }
+
+    /// Says once after a change which files do not run.
+    fn note_passed_over(&self) -> Result<()> {
+        let Some(PassedOver { change, files }) = self.new_passed_over()? else {
+            return Ok(());
+        };
+        let each = files.iter().map(|(name, why)| format!("{name} ({why})"));
+        let each: Vec<String> = each.collect();
+        note(&format!(
+            "not run in {}: {}",
+            self.programs.path.display(),
+            each.join(", ")
+        ));
+        Ok(self.after.write_passed_over(change, files.into_keys())?)
+    }
+
     /// Returns the first program that this process has still to run, and the change that it follows.
     fn next_program(&self) -> Result<Option<(String, Timestamp)>> {
         let is_interrupted = self.environment.interrupt.is_interrupted();

@@ -77,7 +77,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let served = find_served(&node, &args.device)?;
     if let Some(closing) = served.describe_closing() {
         let name = &served.record.name;
-        let other = another_device(environment, &node, &served.record);
+        let other = another_device(environment, &node, &served.record, environment.caller);
         let other = other.map_or_else(String::new, |other| format!("; device {other} is free"));
         note(&format!(
             "device {name} is closed to new programs by {closing}{other}"

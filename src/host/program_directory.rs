@@ -1,5 +1,6 @@
 //! The directory of programs that follow a change of the devices.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,21 @@ impl ProgramDirectory<'_> {
             .collect();
         names.sort();
         Ok(names)
+    }
+
+    /// Returns the files that never run, although their names allow it, in order, each with the reason.
+    pub fn passed_over_files(&self) -> FileResult<BTreeMap<String, &'static str>> {
+        let names = Directory::open(&self.path)?.entry_names()?;
+        let names = names.into_iter().filter_map(|name| name.into_string().ok());
+        let why = |name: &String| match fs::metadata(self.path.join(name)) {
+            Err(_) => Some("a link to a missing file"),
+            Ok(meta) => (meta.is_file() && !is_program(&self.path.join(name)))
+                .then_some("without execute permission"),
+        };
+        Ok(names
+            .filter(|name| Self::is_program_name(name))
+            .filter_map(|name| why(&name).map(|why| (name, why)))
+            .collect())
     }
 
     /// True for a name of letters, digits, `-` and `_`, as for `run-parts`: leftovers of editors and packages have others.

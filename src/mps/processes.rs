@@ -119,6 +119,9 @@ const SIGKILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
+/// The beginning of the names of the programs of mig-mps.
+const PROGRAM_PREFIX: &str = "mig-mps";
+
 /// What the control programs of mig-mps have in their environment, and those of others do not.
 pub(super) const PROTOCOL_VARIABLE: &str = "CUDA_MPS_PROTOCOL_VERSION";
 pub(super) const PROTOCOL_VERSION: &str = "2";
@@ -207,7 +210,8 @@ impl Daemon {
     }
 
     /// Ends control sessions that commands of mig-mps have left here because they were killed: a `quit` that waits for clients
-    /// lets no other session in. The daemon carries it out all the same.
+    /// lets no other session in. The daemon carries it out all the same. The session of a command that runs is spared: half of
+    /// an answer would be an error there.
     pub fn end_left_sessions(&self, host: &Host, owner: Uid) -> FileResult<()> {
         let processes = MpsProcesses::read(host)?;
         let is_session = |process: &&Process| {
@@ -217,6 +221,7 @@ impl Daemon {
                 && process.arguments().iter().all(String::is_empty)
                 && protocol.is_some_and(|version| version == PROTOCOL_VERSION)
                 && uses_pipe_dir(process, &self.pipe)
+                && !has_running_command(host, process)
         };
         let left = processes.candidates(&self.pipe).filter(is_session);
         end_processes(&open_processes(host, left)?);
@@ -327,6 +332,12 @@ impl Daemon {
             }
         }
     }
+}
+
+/// True if the command of mig-mps that has started a process still runs.
+fn has_running_command(host: &Host, process: &Process) -> bool {
+    let parent = host.find_process(process.parent);
+    parent.is_some_and(|parent| parent.name.starts_with(PROGRAM_PREFIX))
 }
 
 /// Opens the processes that are still there.

@@ -252,10 +252,14 @@ impl Daemon {
         if unended.is_empty() {
             return Ok(());
         }
-        Err(self.error_with_logs(format!(
-            "{} was sent SIGKILL and has not exited: the kernel cannot end it now",
-            format_pids(unended)
-        )))
+        let what = match unended {
+            [one] => format!("pid {one} was sent SIGKILL and has not exited: the kernel cannot end it now"),
+            _ => format!(
+                "{} were sent SIGKILL and have not exited: the kernel cannot end them now",
+                format_pids(unended)
+            ),
+        };
+        Err(self.error_with_logs(what))
     }
 
     /// Asks the daemon to quit, and retries while that is refused. Returns the last words of the control program if it

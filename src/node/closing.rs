@@ -42,6 +42,12 @@ impl Served {
         })
     }
 
+    /// Returns the reason why a closed device takes no programs.
+    pub fn closed_reason(&self) -> Option<String> {
+        let closing = self.describe_closing()?;
+        Some(format!("it is closed to new programs by {closing}"))
+    }
+
     /// True if no command waits for the programs of the closed device, and these have exited.
     pub fn is_left_to_heal(&self) -> bool {
         self.closing().is_some()

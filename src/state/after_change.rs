@@ -41,6 +41,9 @@ struct NotedChange {
 struct Results {
     change: Option<Timestamp>,
     programs: BTreeMap<String, Option<Problem>>,
+    /// The files that do not run, of which a command has said so.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    passed_over: BTreeSet<String>,
 }
 
 /// The directory `after-change`.
@@ -108,12 +111,7 @@ impl AfterChange {
 
     /// Returns the programs that have run after a change, each with its failure.
     pub fn load_results(&self, change: Timestamp) -> BTreeMap<String, Option<Problem>> {
-        let results: Results = self.load(RESULTS);
-        if results.change == Some(change) {
-            results.programs
-        } else {
-            BTreeMap::new()
-        }
+        self.results_after(change).programs
     }
 
     /// Records that a program has run after a change.
@@ -123,15 +121,37 @@ impl AfterChange {
         program: String,
         failure: Option<Problem>,
     ) -> FileResult<()> {
-        let mut programs = self.load_results(change);
-        programs.insert(program, failure);
+        let mut results = self.results_after(change);
+        results.programs.insert(program, failure);
+        write_json(&self.0, RESULTS, &results, PRIVATE_MODE)
+    }
+
+    /// Returns the files that do not run, of which a command has said so after a change.
+    pub fn load_passed_over(&self, change: Timestamp) -> BTreeSet<String> {
+        self.results_after(change).passed_over
+    }
+
+    /// Records that a command has said which files do not run after a change.
+    pub fn write_passed_over(
+        &self,
+        change: Timestamp,
+        files: impl IntoIterator<Item = String>,
+    ) -> FileResult<()> {
+        let mut results = self.results_after(change);
+        results.passed_over.extend(files);
+        write_json(&self.0, RESULTS, &results, PRIVATE_MODE)
+    }
+
+    fn results_after(&self, change: Timestamp) -> Results {
+        let results: Results = self.load(RESULTS);
         let change = Some(change);
-        write_json(
-            &self.0,
-            RESULTS,
-            &Results { change, programs },
-            PRIVATE_MODE,
-        )
+        if results.change == change {
+            return results;
+        }
+        Results {
+            change,
+            ..Results::default()
+        }
     }
 
     /// A file that cannot be read is like a missing one: the programs run once more.

@@ -462,6 +462,13 @@ fn jobs_do_not_come_to_a_device_that_is_closing() {
         sim.run(&args).ended(4);
         let said = of_job(&sim, "prolog", "0").ended(1).stdout;
         assert_contains(&said, "device 0.0 is closed to new programs by root");
+        assert_contains(&said, "; device 0.1 is free");
+        // A device that the job has already is not another one.
+        let said = of_job(&sim, "prolog", "0,1").ended(1).stdout;
+        assert!(
+            said.contains("device 0.0 is closed") && !said.contains("is free"),
+            "{said}"
+        );
         assert!(client.finish().status.success());
         let said = of_job(&sim, "prolog", "0");
         assert_eq!(said.status, status, "{command}: {said:?}");

@@ -69,9 +69,17 @@ fn a_closing_device_is_unhealthy_until_its_new_daemon_runs() {
     shares[4] = closing;
     follows(&kubelet, &shares, "closed");
     let refused = kubelet.allocate(TRAINER, &["trainer-0::0"]).unwrap_err();
-    let why = "device trainer-0 is not healthy: it admits no new programs";
-    assert_eq!(refused.message(), why);
-    assert_eq!(refused_start(&kubelet, TRAINER, "trainer-0::0"), why);
+    let ill = "it is closed to new programs by root since 20";
+    let why = format!("device trainer-0 is not healthy: {ill}");
+    let until = "mig-mps restart trainer-0 --drain 1h --no-new --yes), which waits until 20";
+    for said in [
+        refused.message().to_owned(),
+        refused_start(&kubelet, TRAINER, "trainer-0::0"),
+    ] {
+        assert!(said.starts_with(&why) && said.contains(until), "{said}");
+    }
+    let line = format!("device trainer-0 is unhealthy: {ill}");
+    wait_until("the plugin says so", || plugin.said().contains(&line));
     kubelet.allocate(SMALL, &["0.1::0"]).unwrap();
     assert!(client.finish().status.success());
     let _ = restart.end().ended(0);

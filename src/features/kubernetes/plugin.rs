@@ -99,7 +99,7 @@ impl Plugin {
         let now = move || check_admission(environment, &uuid, CHANGE_TIMEOUT);
         let now = tokio::task::spawn_blocking(now).await;
         let now = now.map_err(|error| Status::internal(error.to_string()))?;
-        now.map_err(|why| unhealthy_status(name, why))?;
+        now.map_err(|why| unhealthy_status(name, &why))?;
         match &offered.ill {
             Some(why) => Err(unhealthy_status(name, why)),
             None => Ok(()),

@@ -20,7 +20,8 @@ use crate::commands::env::container_device;
 use crate::error::{ErrorContext as _, Result};
 use crate::host::{Environment, Pid, RunError, format_count, join_words, lock, run};
 use crate::node::{
-    Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
+    Detail, Device, DeviceState, Node, Presence, Served, observe, observe_records,
+    observe_without_driver,
 };
 use crate::render::{note, print, report};
 use crate::settings::Serve;
@@ -258,6 +259,9 @@ impl<'a> OfferWatcher<'a> {
             }
             _ => {
                 let served = device.served.as_ref();
+                if let Some(why) = served.and_then(Served::closed_reason) {
+                    return Some(why);
+                }
                 let ailment = served.and_then(|served| served.state.outage_reason());
                 let by_state = || format!("its state is \"{state}\"");
                 Some(ailment.map_or_else(by_state, str::to_owned))

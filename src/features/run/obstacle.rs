@@ -30,7 +30,7 @@ impl RunObstacle {
         node: &Node,
         refused: &DeviceRecord,
     ) -> Self {
-        if let Some(other) = another_device(environment, node, refused) {
+        if let Some(other) = another_device(environment, node, refused, environment.caller) {
             let hint = format!("use device {other}, which is free");
             self.error.hints.insert(0, hint);
         }

@@ -3,13 +3,13 @@
 use super::health::nonempty_variable;
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::ClientOptions;
+use crate::client::{ClientOptions, NotReady, another_device};
 use crate::commands::env::{check_utf8, client_variables, slurm_lines};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::to_printable;
-use crate::node::{Detail, observe};
+use crate::node::{Detail, observe, observe_records};
 use crate::render::print;
 use crate::shared::LocalRank;
 use crate::shared::jobs::heal_devices;
@@ -35,10 +35,33 @@ fn prepare_devices(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, job)?;
     let not_ready = heal_devices(context, &names, Some(job.user))?;
-    match not_ready.into_iter().next() {
-        None => Ok(()),
-        Some((_, cause)) => Err(cause.into()),
+    let Some((name, cause)) = not_ready.into_iter().next() else {
+        return Ok(());
+    };
+    let other = free_device(context, &name, &cause, &names, job);
+    let mut error = CommandError::from(cause);
+    if let Some(other) = other {
+        let what = format!("{error}; device {other} is free");
+        error.error = anyhow::Error::msg(what);
     }
+    Err(error)
+}
+
+/// Returns a free device in place of one that is closed to new programs. The devices of the job are not free.
+fn free_device(
+    context: &Context<'_>,
+    name: &str,
+    cause: &NotReady,
+    names: &[String],
+    job: &SlurmJob,
+) -> Option<String> {
+    if !cause.is_closing() {
+        return None;
+    }
+    let mut node = observe_records(context.environment).ok()?;
+    let refused = node.served_named(name)?.record.clone();
+    node.devices.retain(|device| !names.contains(&device.name));
+    another_device(context.environment, &node, &refused, job.user)
 }
 
 /// Gives a task the environment of its device.

@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use testkit::{Sim, assert_contains, in_state, kill, needs_root, wait_until};
+use testkit::{Sim, assert_contains, copy_program, in_state, kill, needs_root, stop, wait_until};
 
 use super::after_change::{node, write};
 use super::no_new::{LAB, closing, finishes, is_refused, lab, record};
@@ -111,6 +112,23 @@ fn the_idle_client_ends_with_its_daemon() {
         assert!(!client.finish().status.success());
         sim.run(&["up", "--yes"]).ended(0);
         assert_eq!(record(&sim, "class")["closing"], Value::Null);
+    }
+}
+
+#[test]
+fn a_suspended_idle_client_ends_with_the_change() {
+    let sim = lab();
+    for command in ["restart", "down"] {
+        let client = sim.client("class");
+        let args = [command, "class", "--drain", "1", "--no-new", "--yes"];
+        sim.run(&args).ended(4);
+        let held = held_client(&sim, "class");
+        stop(&held);
+        kill(&sim.device("class")["daemon_pid"]);
+        assert!(!client.finish().status.success());
+        sim.run(&["heal"]).ended(0);
+        assert!(!is_alive(&held), "{command}");
+        sim.run(&["up", "--yes"]).ended(0);
     }
 }
 
@@ -374,4 +392,46 @@ fn idle_devices_of_the_gpu_are_closed_with_the_others() {
     let _ = up.end().ended(0);
     assert_eq!(sim.node.processes("--hold"), Vec::<u32>::new());
     assert_eq!(sim.status()["devices"].as_array().unwrap().len(), 1);
+}
+
+/// Starts a program in the place of a control session, as a child of a program with this name.
+fn session_of(sim: &Sim, parent: &str) -> Child {
+    let parent = sim.node.dir().join(parent);
+    let session = sim.node.dir().join("nvidia-cuda-mps-control");
+    copy_program("/bin/sh", &parent);
+    if !session.exists() {
+        copy_program("/bin/cat", &session);
+    }
+    let pipe = sim.node.run_dir().join(sim.uuid("class")).join("pipe");
+    let mut command = Command::new(parent);
+    command
+        .arg("-c")
+        .arg(format!("{}; true", session.display()));
+    command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    command.env("CUDA_MPS_PROTOCOL_VERSION", "2");
+    command.stdin(Stdio::piped()).spawn().unwrap()
+}
+
+/// The session of a command that runs is not ended: half of an answer would be an error there.
+#[test]
+fn only_sessions_that_are_left_are_ended() {
+    let sim = lab();
+    let client = sim.client("class");
+    let args = ["restart", "class", "--drain", "1", "--no-new", "--yes"];
+    sim.run(&args).ended(4);
+    let mut left = session_of(&sim, "sh");
+    let mut running = session_of(&sim, "mig-mps");
+    wait_until("both are there", || {
+        [&left, &running].iter().all(|parent| {
+            let children = format!("/proc/{0}/task/{0}/children", parent.id());
+            fs::read_to_string(children).unwrap() != ""
+        })
+    });
+    finishes(client);
+    sim.run(&["heal"]).ended(0);
+    left.wait().unwrap();
+    assert_eq!(sim.device("class")["state"], "ready");
+    assert!(running.try_wait().unwrap().is_none());
+    drop(running.stdin.take());
+    running.wait().unwrap();
 }
