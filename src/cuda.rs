@@ -21,6 +21,8 @@ type GetCount = unsafe extern "C" fn(*mut c_int) -> c_uint;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_uint;
 type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_uint;
 type CreateContext = unsafe extern "C" fn(*mut *mut c_void, c_uint, c_int) -> c_uint;
+type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_uint;
+type DestroyContext = unsafe extern "C" fn(*mut c_void) -> c_uint;
 type GetMemory = unsafe extern "C" fn(*mut usize, *mut usize) -> c_uint;
 type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_uint;
 type LoadModule = unsafe extern "C" fn(*mut *mut c_void, *const c_char) -> c_uint;
@@ -194,27 +196,34 @@ impl Cuda {
         Ok(address)
     }
 
-    /// Runs the kernel and returns what it has written.
-    fn run_kernel(&self) -> Result<Vec<u32>, CudaError> {
-        let mut results = vec![0_u32; (KERNEL_BLOCKS * THREADS_PER_BLOCK) as usize];
-        let bytes = size_of_val(results.as_slice());
-        let mut address = self.allocate(bytes as u64)?;
-        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+    /// Loads the kernel, and allocates the memory for its results.
+    fn load_kernel(&self) -> Result<Kernel, CudaError> {
+        let bytes = (KERNEL_BLOCKS * THREADS_PER_BLOCK) as usize * size_of::<u32>();
+        let address = self.allocate(bytes as u64)?;
+        let (mut module, mut function) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the signatures are those of cuda.h, and the pointers are to handles that live and to texts that end with
         // NUL.
         unsafe {
             let load = self.find_function::<LoadModule>(c"cuModuleLoadData")?;
             CudaError::check(load(&raw mut module, KERNEL.as_ptr()))?;
             let find = self.find_function::<GetFunction>(c"cuModuleGetFunction")?;
-            CudaError::check(find(&raw mut kernel, module, c"fill".as_ptr()))?;
+            CudaError::check(find(&raw mut function, module, c"fill".as_ptr()))?;
         }
+        Ok(Kernel { function, address })
+    }
+
+    /// Runs the kernel. Returns true if its results are right.
+    fn run_kernel(&self, kernel: &Kernel) -> Result<bool, CudaError> {
+        let mut results = vec![0_u32; (KERNEL_BLOCKS * THREADS_PER_BLOCK) as usize];
+        let bytes = size_of_val(results.as_slice());
+        let mut address = kernel.address;
         let mut arguments = [(&raw mut address).cast::<c_void>()];
         // SAFETY: the signatures are those of cuda.h. The kernel has one argument, the address of as many numbers as there are
         // threads, and the copy is as long as its target.
         unsafe {
             let launch = self.find_function::<Launch>(c"cuLaunchKernel")?;
             CudaError::check(launch(
-                kernel,
+                kernel.function,
                 KERNEL_BLOCKS,
                 1,
                 1,
@@ -230,8 +239,15 @@ impl Cuda {
             let copy = self.find_function::<CopyToHost>(c"cuMemcpyDtoH_v2")?;
             CudaError::check(copy(results.as_mut_ptr().cast(), address, bytes))?;
         }
-        Ok(results)
+        Ok(results.into_iter().eq(expected_results()))
     }
+}
+
+/// The kernel on the device.
+struct Kernel {
+    function: *mut c_void,
+    /// Where it writes its results.
+    address: u64,
 }
 
 /// A program of the self-test that has computed on a device.
@@ -264,26 +280,59 @@ pub enum ComputeResult {
     NoLibrary(String),
 }
 
+/// A program of the self-test that has a context on a device.
+pub struct ComputingProgram {
+    cuda: Cuda,
+    kernel: Kernel,
+}
+
 /// Initializes CUDA, makes a context, runs a kernel and allocates memory, in bytes, which all stays until the process ends. May
 /// never return.
-pub fn run_compute_test(library: Option<&Path>, allocations: &[u64]) -> ComputeResult {
-    match Cuda::open(library) {
-        Ok(cuda) => cuda
-            .try_compute_test(allocations)
-            .map_or_else(ComputeResult::Failed, ComputeResult::Computed),
-        Err(error) => ComputeResult::NoLibrary(error.to_string()),
+pub fn run_compute_test(
+    library: Option<&Path>,
+    allocations: &[u64],
+) -> (ComputeResult, Option<ComputingProgram>) {
+    let cuda = match Cuda::open(library) {
+        Ok(cuda) => cuda,
+        Err(error) => return (ComputeResult::NoLibrary(error.to_string()), None),
+    };
+    match cuda.try_compute_test(allocations) {
+        Ok((computed, kernel)) => (
+            ComputeResult::Computed(computed),
+            Some(ComputingProgram { cuda, kernel }),
+        ),
+        Err(error) => (ComputeResult::Failed(error), None),
+    }
+}
+
+impl ComputingProgram {
+    /// Runs the kernel again, and destroys the context. Returns true if the results are right.
+    pub fn compute_and_leave(&self) -> Result<bool, CudaError> {
+        let is_right = self.cuda.run_kernel(&self.kernel)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: the signatures are those of cuda.h, and the pointer is to a handle that lives. The context is not used any more.
+        unsafe {
+            let current = self.cuda.find_function::<GetCurrent>(c"cuCtxGetCurrent")?;
+            CudaError::check(current(&raw mut context))?;
+            let destroy = self
+                .cuda
+                .find_function::<DestroyContext>(c"cuCtxDestroy_v2")?;
+            CudaError::check(destroy(context))?;
+        }
+        Ok(is_right)
     }
 }
 
 impl Cuda {
-    fn try_compute_test(&self, allocations: &[u64]) -> Result<Computed, CudaError> {
+    fn try_compute_test(&self, allocations: &[u64]) -> Result<(Computed, Kernel), CudaError> {
         let begun = Instant::now();
         self.init()?;
         self.create_context()?;
         let start = begun.elapsed();
         let [memory_free, memory_total] = self.query_memory()?;
-        let is_right = self.run_kernel()?.into_iter().eq(expected_results());
-        Ok(Computed {
+        let kernel = self.load_kernel()?;
+        let is_right = self.run_kernel(&kernel)?;
+        let computed = Computed {
             is_client: self.query_attribute(MPS_ENABLED, FIRST_DEVICE)? == 1,
             sm_count: self.sm_count()?,
             memory_total,
@@ -294,7 +343,8 @@ impl Cuda {
                 .map(|bytes| self.allocate(*bytes).err())
                 .collect(),
             start,
-        })
+        };
+        Ok((computed, kernel))
     }
 
     fn sm_count(&self) -> Result<u32, CudaError> {

@@ -89,10 +89,20 @@ impl InternalCommand {
             Self::Compute { user, allocate } => {
                 let library = Environment::read().cuda_library;
                 user.apply()?;
-                let result = cuda::run_compute_test(library.as_deref(), allocate);
+                let (result, program) = cuda::run_compute_test(library.as_deref(), allocate);
                 print(&to_json_line(&result)?)?;
                 // Its caller may have ended, and closes it so.
-                Ok(io::copy(&mut io::stdin(), &mut io::sink()).map(drop)?)
+                io::copy(&mut io::stdin(), &mut io::sink())?;
+                // A program computes until its end, whatever happened to other programs.
+                match program.map_or(Ok(true), |program| program.compute_and_leave()) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(command_error(
+                        "the kernel computed wrong numbers at the end",
+                    )),
+                    Err(error) => Err(command_error(format_args!(
+                        "CUDA fails at the end: {error}"
+                    ))),
+                }
             }
             Self::Keep(args) => args.run(),
             Self::Admit { name, uuid } => {

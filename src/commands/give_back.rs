@@ -19,9 +19,9 @@ use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, FileError, Output, RunError, format_gpus, run};
-use crate::node::Observer;
-use crate::render::note;
-use crate::state::{NodeFile, RunDir, SelftestRecord};
+use crate::node::{Detail, Node, Observer};
+use crate::render::{note, warn};
+use crate::state::{GpuUnderTest, NodeFile, RunDir, SelftestRecord};
 
 /// The time limit for a command of a self-test. A reset of a GPU is the longest part, and a hanging driver call is abandoned
 /// after a minute.
@@ -82,12 +82,20 @@ pub fn error_line(output: &Output) -> String {
 }
 
 /// Makes the GPUs of a self-test as they were: ends its daemons, destroys its instances, and applies what was there before.
+/// Returns the GPUs that are lost in `node`, which are to be restored later. `allowed` has further options of `up`.
 pub fn restore_gpus(
     environment: &Environment,
     directories: &Directories,
     record: &SelftestRecord,
-) -> Result<()> {
+    node: &Node,
+    allowed: &[&'static str],
+) -> Result<Vec<GpuUnderTest>> {
     let directory = &record.directory;
+    let (present, missing): (Vec<_>, Vec<_>) = record
+        .gpus
+        .iter()
+        .partition(|gpu| node.gpu_with_uuid(&gpu.uuid).is_some());
+    let lost = warn_of_missing(node, missing);
     let until = Instant::now() + EXIT_TIMEOUT;
     let step = |words: &[&str], input: &str| loop {
         let output = run_in_selftest(environment, directory, words, input)?;
@@ -101,14 +109,19 @@ pub fn restore_gpus(
         sleep(Duration::from_millis(500));
     };
     end_commands(environment, directory)?;
-    let mut allowed = Vec::new();
-    allowed.extend(record.may_stop_holders.then_some("--stop-holders"));
+    let mut options = Vec::new();
+    options.extend(record.may_stop_holders.then_some("--stop-holders"));
     let down = ["down", "--force", "--destroy-mig", "--purge", "--yes"];
-    step(&[&down, allowed.as_slice()].concat(), "")?;
-    allowed.extend(record.may_reset.then_some("--reset"));
-    for gpu in &record.gpus {
+    let ended = step(&[&down, options.as_slice()].concat(), "");
+    // The driver does not change a lost GPU.
+    if present.len() == record.gpus.len() {
+        ended?;
+    }
+    options.extend(record.may_reset.then_some("--reset"));
+    options.extend(allowed);
+    for gpu in present {
         step(
-            &[&["up", "-", "--yes"], allowed.as_slice()].concat(),
+            &[&["up", "-", "--yes"], options.as_slice()].concat(),
             &gpu.before,
         )?;
     }
@@ -118,7 +131,7 @@ pub fn restore_gpus(
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(FileError::from(error).at(directory).into())
         }
-        _ => Ok(()),
+        _ => Ok(lost),
     }
 }
 
@@ -149,6 +162,80 @@ fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Warns of GPUs that the driver does not show. Returns those that are lost; what was replaced is not to be restored.
+fn warn_of_missing(node: &Node, missing: Vec<&GpuUnderTest>) -> Vec<GpuUnderTest> {
+    let mut lost = Vec::new();
+    for gpu in missing {
+        let index = gpu.index;
+        match node.lost_gpus().find(|(other, _)| *other == index) {
+            Some((_, why)) => {
+                warn(&format!(
+                    "{why}; it will be restored after the self-test when the driver shows it again"
+                ));
+                lost.push(gpu.clone());
+            }
+            None => warn(&format!(
+                "GPU {index} ({}) of the self-test is no longer in this machine, and is not restored",
+                gpu.uuid
+            )),
+        }
+    }
+    lost
+}
+
+/// Records the GPUs of a self-test that are still to be restored, or removes its record.
+pub fn finish_restoring(
+    environment: &Environment,
+    record: &SelftestRecord,
+    lost: Vec<GpuUnderTest>,
+) -> Result<()> {
+    let state_dir = environment.state_dir()?;
+    if lost.is_empty() {
+        return Ok(SelftestRecord::remove(&state_dir)?);
+    }
+    let left = SelftestRecord {
+        gpus: lost,
+        ..record.clone()
+    };
+    Ok(left.write(&state_dir)?)
+}
+
+/// Returns the record of a self-test that was interrupted, if this user can read it: that of the caller or of root.
+pub fn find_interrupted_selftest(environment: &Environment) -> Option<SelftestRecord> {
+    find_selftest(environment).filter(|record| record.writer.has_exited(&environment.host))
+}
+
+fn find_selftest(environment: &Environment) -> Option<SelftestRecord> {
+    let records = environment.state_dirs().into_iter();
+    let mut records = records.filter_map(|directory| SelftestRecord::load(&directory).ok()?);
+    records.find(|record| record.other_machine(&environment.host).is_none())
+}
+
+/// Refuses to use a GPU that a self-test uses, or that is to be restored after one.
+pub fn check_not_under_test(environment: &Environment, gpus: &[&str]) -> Result<()> {
+    let Some(record) = find_selftest(environment) else {
+        return Ok(());
+    };
+    let mut under_test = record.gpus.iter();
+    let Some(gpu) = under_test.find(|gpu| gpus.contains(&gpu.uuid.as_str())) else {
+        return Ok(());
+    };
+    let refused = |what: String, hint: &str| {
+        Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
+    };
+    if record.writer.has_exited(&environment.host) {
+        let what = format!(
+            "a self-test was interrupted, and GPU {} is still to be restored",
+            gpu.index
+        );
+        return refused(what, "run `sudo mig-mps heal` to restore the GPU");
+    }
+    refused(
+        describe_running(&record),
+        "wait for the self-test to exit, then run this command again",
+    )
 }
 
 /// Returns the record of a self-test on this machine that may have been killed.
@@ -183,7 +270,7 @@ pub fn restore_interrupted(
         return Ok(false);
     }
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
-    restore_interrupted_under_lock(environment, directories, &Observer::new(environment))?;
+    restore_interrupted_under_lock(environment, directories)?;
     Ok(true)
 }
 
@@ -192,7 +279,6 @@ pub fn restore_interrupted(
 pub fn restore_interrupted_under_lock(
     environment: &Environment,
     directories: &Directories,
-    observer: &Observer<'_>,
 ) -> Result<()> {
     let Some(record) = load_selftest_record(environment)? else {
         return Ok(());
@@ -204,10 +290,12 @@ pub fn restore_interrupted_under_lock(
     let gpus = describe_gpus(&record);
     note(&format!("a self-test was interrupted; restoring {gpus}"));
     // A GPU cannot be reset while this process has it open.
-    observer
-        .with_nvml_closed(|| restore_gpus(environment, directories, &record))?
+    let mut observer = Observer::new(environment);
+    let node = observer.observe(Detail::GEOMETRY)?;
+    let lost = observer
+        .with_nvml_closed(|| restore_gpus(environment, directories, &record, &node, &[]))?
         .map_err(|error| restore_error(environment, &record, error))?;
-    Ok(SelftestRecord::remove(&environment.state_dir()?)?)
+    finish_restoring(environment, &record, lost)
 }
 
 /// Records instances that were made again after a reboot as made by mig-mps: the node's own file is lost then.

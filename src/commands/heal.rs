@@ -8,6 +8,7 @@ use super::after_change::{follow_change, note_change};
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::ChangeOptions;
 use super::change_report::Outcome;
+use super::give_back::{find_interrupted_selftest, restore_interrupted};
 use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
@@ -50,11 +51,30 @@ const UNHEALED_PROBLEMS: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon
 
 /// Heals the devices that need it, and runs the programs that have not followed a change.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if let Some(refused) = restore_gpus_of_selftest(args, context.environment)? {
+        return Ok(refused);
+    }
     let healed = heal_devices(args, context.environment, true);
     if args.dry_run {
         return healed;
     }
     follow_change(healed, context.environment)
+}
+
+/// Restores the GPUs of an interrupted self-test. Returns the exit status if that has to wait for another change.
+fn restore_gpus_of_selftest(
+    args: &HealArgs,
+    environment: &Environment,
+) -> Result<Option<ExitStatus>> {
+    if args.dry_run || find_interrupted_selftest(environment).is_none() {
+        return Ok(None);
+    }
+    match restore_interrupted(environment, &environment.directories()?, false) {
+        Err(error) if error.status == ExitStatus::Refused => {
+            report_refused(args, environment, &error).map(Some)
+        }
+        restored => restored.map(|_| None),
+    }
 }
 
 /// Heals the devices. Where that only makes daemons end that were closed to new programs, what follows them is done in another
@@ -98,12 +118,7 @@ fn heal_devices(
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
         Err(error) if error.status == ExitStatus::Refused => {
-            note(&error.message().what);
-            if args.json {
-                let node = observe(environment, Detail::STATUS)?;
-                print_json(&ChangeDocument::after_change(&Plan::default(), &node, None))?;
-            }
-            return Ok(ExitStatus::Done);
+            return report_refused(args, environment, &error);
         }
         changed => changed?,
     };
@@ -127,6 +142,20 @@ fn heal_devices(
         return Err(CommandError::from(error).already_in_json());
     }
     Ok(report_rest(&outcome.node, &names, healed))
+}
+
+/// Reports why nothing is healed now: a timer tries again.
+fn report_refused(
+    args: &HealArgs,
+    environment: &Environment,
+    error: &CommandError,
+) -> Result<ExitStatus> {
+    note(&error.message().what);
+    if args.json {
+        let node = observe(environment, Detail::STATUS)?;
+        print_json(&ChangeDocument::after_change(&Plan::default(), &node, None))?;
+    }
+    Ok(ExitStatus::Done)
 }
 
 /// Observes the node; fails if no daemon can be seen because a run directory cannot be read.

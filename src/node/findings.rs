@@ -262,7 +262,7 @@ impl Node {
         let indices: Vec<u32> = self
             .gpus
             .iter()
-            .filter(|gpu| gpu.has_nothing_in_mig_mode())
+            .filter(|gpu| self.is_unpartitioned(gpu))
             .map(|gpu| gpu.index)
             .collect();
         (!indices.is_empty()).then(|| format_gpus(&indices))

@@ -260,17 +260,28 @@ impl Gpu {
 
 impl Node {
     /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
-    /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made.
+    /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made, and has not yet made a compute
+    /// instance in. If it has, another tool has since made the GPU instance again.
     pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
-        let is_made = self.created.iter().any(|made| {
-            made.compute.is_none() && made.is_in(&gpu.uuid, instance.profile, instance.placement)
-        });
-        gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_made
+        let mut made = self
+            .created
+            .iter()
+            .filter(|made| made.is_in(&gpu.uuid, instance.profile, instance.placement))
+            .peekable();
+        let is_ours = made.peek().is_some() && made.all(|made| made.compute.is_none());
+        gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_ours
+    }
+
+    /// True for a GPU in MIG mode without a MIG device, if it has no instances of virtual machines either.
+    pub fn is_unpartitioned(&self, gpu: &Gpu) -> bool {
+        gpu.has_nothing_in_mig_mode() && self.virtual_machine_instances(gpu).is_empty()
     }
 
     /// Returns the GPU instances of virtual machines: nobody but the machine's administrator changes them.
     pub fn virtual_machine_instances<'g>(&self, gpu: &'g Gpu) -> Vec<&'g GpuInstanceReading> {
-        gpu.instances
+        gpu.all_instances
+            .as_ref()
+            .unwrap_or(&gpu.instances)
             .iter()
             .filter(|one| self.belongs_to_virtual_machine(gpu, one))
             .collect()

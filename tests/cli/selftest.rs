@@ -141,7 +141,80 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
 type Wrong = (Deviation, &'static [&'static str], &'static [&'static str]);
 
 /// What is wrong with instances.
-const WRONG_INSTANCES: [Wrong; 8] = [
+const WRONG_INSTANCES: [Wrong; 20] = [
+    (
+        Deviation::MigStaysOff,
+        &["--reset", "--quick"],
+        &[
+            "MIG mode on, without instances: mig-mps up - --yes --reset: GPU 0 (GPU-",
+            "GPU 0: instances: MIG mode is not on",
+        ],
+    ),
+    (
+        Deviation::ProfilesMissing,
+        &["--reset", "--quick"],
+        &[
+            "MIG mode on, without instances: mig-mps up - --yes --reset: all steps succeeded, but the result could not be verified: GPU 0: the driver lists no profiles",
+            "GPU 0: instances: MIG mode is not on",
+        ],
+    ),
+    (
+        Deviation::ProfileName,
+        &["--reset", "--quick"],
+        &["2g.12gb as in the catalog: name: the catalog has 2g.12gb, the driver 2g.13gb"],
+    ),
+    (
+        Deviation::ProfileId,
+        &["--reset", "--quick"],
+        &[
+            "2g.12gb as in the catalog: the driver does not offer profile 5",
+            "2g.12gb: the catalog does not have this profile",
+        ],
+    ),
+    (
+        Deviation::ProfileSlices,
+        &["--reset", "--quick"],
+        &["2g.12gb as in the catalog: compute slices: the catalog has 2, the driver 3"],
+    ),
+    (
+        Deviation::ProfileCopyEngines,
+        &["--reset", "--quick"],
+        &["engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 3"],
+    ),
+    (
+        Deviation::OtherPlacement,
+        &["--reset", "--quick"],
+        &[
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, but does not match the profile",
+        ],
+    ),
+    (
+        Deviation::OtherProfile,
+        &["--reset", "--quick"],
+        &[
+            "2g.12gb at slices 0-1: mig-mps up - --yes --reset: the node was changed, but does not match the profile",
+        ],
+    ),
+    (
+        Deviation::OddUuids,
+        &["--reset", "--quick"],
+        &["1g.6gb at slice 0: a device is called {\"DEV-"],
+    ),
+    (
+        Deviation::EqualUuids,
+        &["--reset", "--quick"],
+        &["full: 4 × 1g.6gb: two devices have one UUID"],
+    ),
+    (
+        Deviation::Capabilities,
+        &["--reset", "--quick"],
+        &["1g.6gb at slice 0: the driver has no capability gpu0/mig/gi"],
+    ),
+    (
+        Deviation::MorePartSms,
+        &["--reset", "--quick"],
+        &["4g.24gb in 1c + 1c + 1c + 1c: the devices have 64 SMs, and the instance 56"],
+    ),
     (
         Deviation::ProfileMissing,
         &["--reset", "--quick"],
@@ -195,7 +268,71 @@ const WRONG_INSTANCES: [Wrong; 8] = [
 ];
 
 /// What is wrong with programs.
-const WRONG_PROGRAMS: [Wrong; 9] = [
+const WRONG_PROGRAMS: [Wrong; 20] = [
+    (
+        Deviation::ProfileSms,
+        &["--no-mig", "--quick"],
+        &["2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26"],
+    ),
+    (
+        Deviation::ProfileMissing,
+        &["--no-mig", "--quick"],
+        &["2g.12gb as in the catalog: the driver does not offer profile 5"],
+    ),
+    (
+        Deviation::SecondOutsideMps,
+        &["--no-mig"],
+        &[
+            "whole GPU: two clients at once: the program failed: device selftest: CUDA reports programs as running outside MPS",
+            "whole GPU: the most clients: the program is no MPS client",
+        ],
+    ),
+    (
+        Deviation::UnlimitedClientSms,
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: a client computes: a client has 54 SMs at 100 %, and mig-mps expects 56 of 56",
+        ],
+    ),
+    (
+        Deviation::KilledClientEndsServer,
+        &["--no-mig", "--quick"],
+        &["whole GPU: a client is killed: the daemon lists 0 clients instead of 1"],
+    ),
+    (
+        Deviation::KilledClientEndsOthers,
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: a client is killed: the program failed (exit status: 1): CUDA fails at the end: error 806 ",
+        ],
+    ),
+    (
+        Deviation::NoServerAfterKill,
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: the server is killed, and healed: the program failed: device selftest: cuInit failed with error 805 ",
+        ],
+    ),
+    (
+        Deviation::StrictMemoryLimit,
+        &["--no-mig", "--quick"],
+        &["whole GPU: share = 4: a quarter of the memory limit cannot be allocated: error 2 "],
+    ),
+    (
+        Deviation::MemoryLimitOnlyShown,
+        &["--no-mig", "--quick"],
+        &["whole GPU: share = 2: the memory limit does not hold"],
+    ),
+    (
+        Deviation::UserStays,
+        &["--no-mig", "--quick"],
+        &["whole GPU: serve = one-at-a-time: the program did not compute within 15 s"],
+    ),
+    (
+        Deviation::ManyClients,
+        &["--no-mig"],
+        &["whole GPU: the most clients: the device takes 49, and mig-mps expects 48"],
+    ),
     (
         Deviation::UsersApart,
         &["--no-mig", "--quick"],
@@ -249,18 +386,96 @@ const WRONG_PROGRAMS: [Wrong; 9] = [
     ),
 ];
 
-fn assert_found(wrong: &[Wrong]) {
+/// What is wrong with programs on a GPU that is in MIG mode before.
+const WRONG_ON_MIG_DEVICES: [Wrong; 12] = [
+    (
+        Deviation::MigStaysOn,
+        &["--reset", "--quick"],
+        &[
+            "MIG mode off: mig-mps up - --yes --reset: GPU 0 (GPU-",
+            "GPU 0: programs on the whole GPU: MIG mode is not off",
+        ],
+    ),
+    (
+        Deviation::UsersApart,
+        &["--quick"],
+        &["1g.6gb: serve = all: the program did not compute within 15 s"],
+    ),
+    (
+        Deviation::ClientSms,
+        &["--quick"],
+        &["1g.6gb: share = 2: a client has 14 SMs at 5"],
+    ),
+    (
+        Deviation::UnlimitedClientSms,
+        &["--quick"],
+        &["1g.6gb: a client computes: a client has 12 SMs at 100 %, and mig-mps expects 14 of 14"],
+    ),
+    (
+        Deviation::MemoryLimit,
+        &["--quick"],
+        &["1g.6gb: share = 4: ", "MiB are free with a limit of "],
+    ),
+    (
+        Deviation::MemoryLimitOnlyShown,
+        &["--quick"],
+        &["1g.6gb: share = 4: the memory limit does not hold"],
+    ),
+    (
+        Deviation::UsersTogether,
+        &["--quick"],
+        &["1g.6gb: serve = one-at-a-time: a second user's program did not wait"],
+    ),
+    (
+        Deviation::OutsideMps,
+        &["--quick"],
+        &["1g.6gb: daemon and server start: mig-mps verify: "],
+    ),
+    (
+        Deviation::DeviceMemory,
+        &["--quick"],
+        &["1g.6gb: a client computes: a client sees 2"],
+    ),
+    (
+        Deviation::ClientStays,
+        &["--quick"],
+        &["1g.6gb: two clients at once: the daemon lists "],
+    ),
+    (
+        Deviation::ServerDies,
+        &["--quick"],
+        &["1g.6gb: two clients at once: the server has ended with a client"],
+    ),
+    (
+        Deviation::KilledClientEndsOthers,
+        &["--quick"],
+        &[
+            "1g.6gb: a client is killed: the program failed (exit status: 1): CUDA fails at the end: error 806 ",
+        ],
+    ),
+];
+
+fn assert_found(wrong: &[Wrong], is_in_mig_mode: bool) {
     let mut missed = Vec::new();
     for (deviation, args, said) in wrong {
         let sim = Sim::with("a30", 1);
-        change(&sim, |state| state.policy.deviations = vec![*deviation]);
+        change(&sim, |state| {
+            state.policy.deviations = vec![*deviation];
+            state.gpus[0].mig.current = is_in_mig_mode;
+            state.gpus[0].mig.pending = is_in_mig_mode;
+        });
         let before = geometry(&sim);
         let ran = selftest(&sim, args);
         let mut wanted = said.iter().copied().chain(["GPU 0: given back as it was"]);
         if ran.status != 1 || !wanted.all(|wanted| ran.stdout.contains(wanted)) {
             missed.push(format!("{deviation:?}:\n{}{}", ran.stdout, ran.stderr));
         }
-        assert_eq!(geometry(&sim), before, "{deviation:?}");
+        if geometry(&sim) != before {
+            missed.push(format!(
+                "{deviation:?}: {:?} was {before:?}",
+                geometry(&sim)
+            ));
+        }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
@@ -268,13 +483,19 @@ fn assert_found(wrong: &[Wrong]) {
 #[test]
 fn a_node_whose_instances_deviate_is_found_and_given_back() {
     needs_root!();
-    assert_found(&WRONG_INSTANCES);
+    assert_found(&WRONG_INSTANCES, false);
 }
 
 #[test]
 fn a_node_whose_programs_deviate_is_found_and_given_back() {
     needs_root!();
-    assert_found(&WRONG_PROGRAMS);
+    assert_found(&WRONG_PROGRAMS, false);
+}
+
+#[test]
+fn a_node_whose_mig_devices_deviate_is_found_and_given_back() {
+    needs_root!();
+    assert_found(&WRONG_ON_MIG_DEVICES, true);
 }
 
 /// A fault of the driver, of CUDA or of MPS, and what the run says then.
@@ -308,6 +529,92 @@ fn what_fails_is_found_and_the_gpu_given_back() {
         assert_contains(&ran.stdout, said);
         assert_eq!(geometry(&sim), before, "{on}");
     }
+}
+
+/// MIG mode that cannot be switched on, and a daemon that does not start again.
+#[test]
+fn what_fails_later_is_found_and_the_rest_is_named() {
+    needs_root!();
+    for (on, nth, args, said) in [
+        (
+            "nvmlDeviceSetMigMode",
+            1,
+            ["--reset", "--quick"],
+            [
+                "MIG mode on, without instances: mig-mps up - --yes --reset: ",
+                "not tested           GPU 0: instances: MIG mode is not on",
+            ],
+        ),
+        (
+            "daemon start",
+            1,
+            ["--no-mig", "--quick"],
+            [
+                "not tested           GPU 0: whole GPU: programs: the device is not ready",
+                "not tested           GPU 0: whole GPU: down: no daemon is running",
+            ],
+        ),
+        (
+            "daemon start",
+            2,
+            ["--no-mig", "--quick"],
+            ["whole GPU: restart: mig-mps restart selftest --yes: ", "ok"],
+        ),
+    ] {
+        let sim = Sim::with("a30", 1);
+        sim.node.fault(on).nth(nth).fails(1).unwrap();
+        let before = geometry(&sim);
+        let ran = selftest(&sim, &args).ended(1);
+        for line in said {
+            assert_contains(&ran.stdout, line);
+        }
+        assert!(
+            !ran.stdout.contains("no device has a daemon"),
+            "{}",
+            ran.stdout
+        );
+        assert_eq!(geometry(&sim), before, "{on}");
+    }
+}
+
+/// A driver that changes the compute mode with the MIG mode does not give the GPU back as it was.
+#[test]
+fn another_compute_mode_is_found() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    change(&sim, |state| {
+        state.policy.deviations = vec![Deviation::MigOffIsExclusive];
+    });
+    let ran = selftest(&sim, &["--quick", "--reset"]).ended(1);
+    assert_contains(
+        &ran.stdout,
+        "given back as it was: before: MIG off; now: MIG off, compute mode 3",
+    );
+}
+
+/// A GPU that the catalog does not have is tested without it.
+#[test]
+fn a_product_that_is_not_in_the_catalog_is_named() {
+    needs_root!();
+    let sim = Sim::with("h100-64gb-sxm", 1);
+    let ran = selftest(&sim, &["--quick"]).ended(0);
+    assert_contains(
+        &ran.stdout,
+        "GPU 0: the catalog: the catalog does not have NVIDIA Graphics Device",
+    );
+}
+
+/// The report can be written to standard output. A path that cannot be written is found before the test.
+#[test]
+fn a_report_is_written_to_standard_output() {
+    let sim = Sim::with("a30", 1);
+    let options = ["--no-mig", "--quick", "--report"];
+    let ran = selftest(&sim, &[&options[..], &["missing/report.txt"]].concat()).ended(1);
+    assert_contains(&ran.stderr, "cannot write missing/report.txt");
+    assert!(!ran.stdout.contains("whole GPU: "), "{}", ran.stdout);
+    let ran = selftest(&sim, &[&options[..], &["-"]].concat()).ended(0);
+    assert_contains(&ran.stdout, "\nmig-mps 0.");
+    assert_contains(&ran.stdout, "NVIDIA A30 (a30-24gb), before: MIG off\n");
 }
 
 /// Where the driver needs a reset that nobody has allowed, the rest is tested.
@@ -580,6 +887,61 @@ fn a_command_of_a_killed_self_test_is_ended_first() {
     }
 }
 
+/// Kills a self-test of GPU 0 after it has destroyed the instances there.
+fn killed_selftest(sim: &Sim) {
+    let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    killed.await_text("MIG mode on, without instances");
+    killed.signal(Signal::KILL);
+    killed.end();
+}
+
+/// A GPU that a self-test has left is not for programs, and `doctor` names the self-test. `heal` restores the GPU with and
+/// without work of its own.
+#[test]
+fn a_gpu_that_an_interrupted_self_test_has_left_is_not_used() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    for heal in [["heal"].as_slice(), &["heal", "--json"]] {
+        killed_selftest(&sim);
+        let doctor = sim.run(&["doctor", "--all"]);
+        assert_contains(&doctor.stdout, "; a self-test was interrupted");
+        sim.run(heal).ended(0);
+        assert_eq!(geometry(&sim), before, "{heal:?}");
+    }
+}
+
+/// A GPU that is lost is restored later, and one that was replaced is not. The rest of the node goes on.
+#[test]
+fn a_lost_gpu_does_not_keep_others_from_being_changed() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let record = sim.machine("var/lib/mig-mps/selftest.json");
+    for is_replaced in [false, true] {
+        killed_selftest(&sim);
+        sim.node.node().lose_gpu(0).unwrap();
+        sim.kill_daemon("busy");
+        let ran = sim.run(&["heal"]).ended(0);
+        assert_contains(&ran.stderr, "it will be restored after the self-test");
+        assert_eq!(sim.device("busy")["state"], "ready");
+        assert!(record.exists());
+        if is_replaced {
+            change(&sim, |state| {
+                state.gpus[0].lost = false;
+                state.gpus[0].uuid = "GPU-11111111-2222-5333-8444-555555555555".to_owned();
+            });
+            let ran = sim.run(&["restart", "busy", "--yes"]).ended(0);
+            assert_contains(&ran.stderr, "is no longer in this machine");
+        } else {
+            change(&sim, |state| state.gpus[0].lost = false);
+            sim.run(&["restart", "busy", "--yes"]).ended(0);
+            assert_eq!(geometry(&sim), before);
+        }
+        assert!(!record.exists());
+    }
+}
+
 /// A GPU is given back when a program on it has ended, if that is soon.
 #[test]
 fn a_program_that_ends_soon_is_waited_for() {
@@ -740,7 +1102,7 @@ fn what_was_killed_meanwhile_is_undone_before_what_was_agreed_to() {
     ] {
         let mut dialogue = sim.dialogue(subcommand);
         dialogue.await_text(question);
-        let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+        let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--gpu", "0"]);
         killed.await_text("MIG mode on, without instances");
         killed.signal(Signal::KILL);
         killed.end();

@@ -172,7 +172,7 @@ impl ChangeRun<'_> {
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        restore_interrupted_under_lock(environment, directories, observer)?;
+        restore_interrupted_under_lock(environment, directories)?;
         Ok(Some(lock))
     }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use super::check::{Examined, Judge};
 use super::machine::may_open;
+
 use crate::catalog::{NoMig, explain_no_mig};
+use crate::commands::give_back::find_interrupted_selftest;
 use crate::host::{
     Holder, Holders, Supervisor, caller, format_ranges, strip_needless_sudo, sudo_command_line,
     user_name,
@@ -285,6 +287,9 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
         None if !gpu.in_mig_mode() => &[],
         None => return Vec::new(),
     };
+    let selftest = find_interrupted_selftest(examined.environment);
+    let is_under_test =
+        selftest.is_some_and(|record| record.gpus.iter().any(|one| one.uuid == gpu.uuid));
     let made = examined.node.created.iter();
     let (mut whole, mut compute) = (BTreeSet::new(), BTreeSet::new());
     for gone in made.filter(|made| made.gpu == gpu.uuid && !made.is_among(instances)) {
@@ -310,6 +315,10 @@ fn missing_instances(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Ve
             let seen = format!(
                 "GPU {index}: {kind} that mig-mps created no longer exist: {noun} {places}"
             );
+            if is_under_test {
+                let seen = format!("{seen}; a self-test was interrupted");
+                return Finding::warn(id, seen).with_command("sudo mig-mps heal");
+            }
             Finding::warn(id, seen).with_command(examined.node.up_command())
         })
         .collect()

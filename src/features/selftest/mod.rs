@@ -20,14 +20,15 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::commands::give_back::{
-    restore_error, restore_gpus, restore_interrupted, restore_interrupted_under_lock,
+    finish_restoring, restore_error, restore_gpus, restore_interrupted,
+    restore_interrupted_under_lock,
 };
 use crate::commands::{Context, LOCK_LIMIT, lock_node};
 use crate::config::STATE_DIR;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, declined_by_user};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, root_hint, to_printable};
-use crate::node::{Node, Observer};
+use crate::host::{Directories, Environment, root_hint, to_printable, write_text_to};
+use crate::node::{Detail, Node, Observer};
 use crate::render::{ask_yes_no, can_ask, examples_and_statuses, note, print, print_lines};
 use crate::state::{SelftestRecord, Writer};
 
@@ -72,7 +73,7 @@ pub struct SelftestArgs {
     /// Do not ask for confirmation
     #[arg(long, short, help_heading = "Plan")]
     yes: bool,
-    /// Also write a report without names and UUIDs to FILE
+    /// Also write a report without names and UUIDs to FILE, or - for stdout
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     report: Option<PathBuf>,
 }
@@ -109,6 +110,14 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !args.yes {
         ask_consent(&plan)?;
     }
+    if let Some(path) = args
+        .report
+        .as_deref()
+        .filter(|path| *path != Path::new("-"))
+    {
+        // A path that cannot be written is found before the test, which takes minutes.
+        write_report(path, "")?;
+    }
     let mut names = private_names(environment);
     let begun = Instant::now();
     let (findings, given_back) = test_gpus(args, environment, &directories, &mut observer)?;
@@ -117,15 +126,26 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
         // Others may have come during the test.
         names.extend(private_names(environment));
         let text = render_report(&names, &node, &plan, &findings, begun.elapsed());
-        crate::host::write_text_to(path, &text)
-            .context(format_args!("cannot write {}", path.display()))?;
+        write_report(path, &text)?;
+    }
+    given_back.map(|()| exit_status(environment, &findings))
+}
+
+/// Writes the report to a file, or to standard output for `-`.
+fn write_report(path: &Path, text: &str) -> Result<()> {
+    if path == Path::new("-") {
+        return Ok(print(&format!("\n{text}"))?);
+    }
+    let written = write_text_to(path, text);
+    written.context(format_args!("cannot write {}", path.display()))?;
+    if !text.is_empty() {
         note(&format!(
             "the report is in {}. It contains no names of users and machines. Please read it, and send it to the \
              project.",
             path.display()
         ));
     }
-    given_back.map(|()| exit_status(environment, &findings))
+    Ok(())
 }
 
 fn ask_consent(plan: &TestPlan) -> Result<()> {
@@ -203,7 +223,7 @@ fn test_gpus(
 ) -> Result<(Vec<TestFinding>, Result<()>)> {
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     // Another one may have been killed since the question.
-    restore_interrupted_under_lock(environment, directories, observer)?;
+    restore_interrupted_under_lock(environment, directories)?;
     let node = observer.observe(refusal::DETAIL)?;
     let plan = TestPlan::new(&node, args)?;
     // Something may have come while nobody had the lock.
@@ -225,9 +245,16 @@ fn test_gpus(
         .map(|gpu| Tester::new(&own, &tests, &record.directory, gpu, args.abilities()))
         .flat_map(Tester::test)
         .collect();
-    // A GPU cannot be reset while this process has it open.
-    let given_back = observer.with_nvml_closed(|| restore_gpus(environment, directories, &record));
-    let given_back = given_back.map_err(CommandError::from).flatten();
+    // A GPU cannot be reset while this process has it open. What is on the GPU now has been made by the self-test.
+    let given_back = observer.observe(Detail::GEOMETRY);
+    let given_back = given_back.map_err(CommandError::from).and_then(|node| {
+        let allowed = ["--destroy-unmanaged"];
+        observer
+            .with_nvml_closed(|| restore_gpus(environment, directories, &record, &node, &allowed))
+            .map_err(CommandError::from)
+            .flatten()
+    });
+    let given_back = given_back.and_then(|lost| finish_restoring(environment, &record, lost));
     let given_back = given_back.map_err(|error| restore_error(environment, &record, error));
     if let Err(error) = &given_back {
         let verdict = Verdict::Differs(error.to_string());
@@ -238,7 +265,6 @@ fn test_gpus(
         ));
         return Ok((findings, given_back));
     }
-    SelftestRecord::remove(&state_dir)?;
     findings.extend(compare_with_before(
         &plan,
         &observer.observe(refusal::DETAIL)?,

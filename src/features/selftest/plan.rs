@@ -32,6 +32,8 @@ pub(super) struct TestedGpu {
     pub(super) tests_whole: bool,
     /// What of both is not tested, and why.
     pub(super) left_out: Option<[&'static str; 2]>,
+    /// What is wrong with its health.
+    bad_health: Vec<String>,
 }
 
 impl TestPlan {
@@ -102,6 +104,9 @@ impl TestPlan {
             if let Some([what, why]) = &gpu.left_out {
                 let _ = writeln!(text, "  not tested: {what} ({why})");
             }
+            for sign in &gpu.bad_health {
+                let _ = writeln!(text, "  note: {sign}");
+            }
             time += gpu.expected_time(self.is_quick);
         }
         let minutes = time.as_secs().div_ceil(60);
@@ -151,7 +156,17 @@ impl TestedGpu {
             tests_mig,
             tests_whole,
             left_out,
+            bad_health: node.health_problems(gpu),
         })
+    }
+
+    /// True if the test changes the MIG mode of the GPU.
+    pub(super) fn changes_mig_mode(&self) -> bool {
+        if self.gpu.in_mig_mode() {
+            self.tests_whole
+        } else {
+            self.tests_mig
+        }
     }
 
     /// Returns the model of the catalog.
@@ -194,11 +209,13 @@ impl TestedGpu {
     }
 }
 
-/// Describes the MIG mode and the instances of a GPU.
+/// Describes the MIG mode, the compute mode if it is not the default, and the instances of a GPU.
 pub(super) fn geometry_of(gpu: &Gpu) -> String {
+    let mode = gpu.compute_mode.filter(|mode| *mode != 0);
+    let mode = mode.map_or_else(String::new, |mode| format!(", compute mode {mode}"));
     match gpu.mig {
-        None => return "without MIG".to_owned(),
-        Some(mode) if !mode.current => return "MIG off".to_owned(),
+        None => return format!("without MIG{mode}"),
+        Some(mig) if !mig.current => return format!("MIG off{mode}"),
         Some(_) if gpu.instances.is_empty() => return "MIG on, no instances".to_owned(),
         Some(_) => {}
     }

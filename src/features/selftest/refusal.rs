@@ -1,11 +1,15 @@
 //! The reasons why a GPU is not tested: somebody uses it, or could.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use super::SelftestArgs;
-use super::plan::{TestPlan, compute_words};
+use super::plan::{TestPlan, TestedGpu, compute_words};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Uid, host_name, join_words, slurm_node_name};
+use crate::host::{Environment, Holder, Uid, host_name, join_words, slurm_node_name};
 use crate::node::{Detail, Gpu, Node, Unmanaged};
+use crate::plan::pids_accounted_for;
 
 /// Enough to see who uses a GPU, and what its instances are.
 pub(super) const DETAIL: Detail = Detail {
@@ -25,9 +29,9 @@ pub(super) fn check_testable(
     let mut refused: Vec<(u32, RefusalReason)> = Vec::new();
     for tested in &plan.gpus {
         if let Some(gpu) = node.gpu_with_uuid(&tested.under_test.uuid) {
-            refused.extend(
-                refusal_reason(node, gpu, environment.caller).map(|reason| (gpu.index, reason)),
-            );
+            let reason = refusal_reason(node, gpu, environment.caller)
+                .or_else(|| kept_open(environment, node, tested, args.stop_holders));
+            refused.extend(reason.map(|reason| (gpu.index, reason)));
         }
     }
     let Some((_, first)) = refused.first() else {
@@ -118,6 +122,38 @@ fn refusal_reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<RefusalReason> 
         return Some(foreign_daemon(daemon, "may serve", reader));
     }
     partitioned_by_hand(node, gpu)
+}
+
+/// The services that keep every GPU open and do not keep its MIG mode from changing.
+const HARMLESS_HOLDERS: [&str; 2] = ["nvidia-fabricmanager", "nvidia-persistenced"];
+
+/// A GPU whose MIG mode is to change, and that a process keeps open.
+fn kept_open(
+    environment: &Environment,
+    node: &Node,
+    tested: &TestedGpu,
+    stops_holders: bool,
+) -> Option<RefusalReason> {
+    let minor = tested.gpu.minor.filter(|_| tested.changes_mig_mode())?;
+    let mut holders = environment.host.holders(minor).ok()?.seen;
+    let accounted_for = pids_accounted_for(node);
+    holders.retain(|holder| {
+        let program = holder.command.split_whitespace().next().unwrap_or_default();
+        let is_harmless = HARMLESS_HOLDERS
+            .iter()
+            .any(|name| Path::new(program).file_name() == Some(OsStr::new(name)));
+        let is_stopped = stops_holders && holder.is_monitoring();
+        !is_harmless && !is_stopped && !accounted_for.contains(&holder.pid)
+    });
+    let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
+    (!names.is_empty()).then(|| {
+        let verb = if names.len() == 1 { "keeps" } else { "keep" };
+        let names = join_words(&names, "and");
+        RefusalReason::new(
+            format!("{names} {verb} it open, so its MIG mode cannot change"),
+            Holder::release_hint(&holders, stops_holders),
+        )
+    })
 }
 
 /// An MPS daemon that mig-mps did not start.

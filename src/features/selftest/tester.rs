@@ -82,7 +82,7 @@ impl<'a> Tester<'a> {
             part(&mut self);
         }
         if self.environment.interrupt.is_interrupted() {
-            self.leave_out("the rest", "the self-test was interrupted");
+            self.note_left_out("the rest", "the self-test was interrupted");
         }
         self.findings
     }
@@ -132,8 +132,15 @@ impl<'a> Tester<'a> {
         }
     }
 
-    /// Notes that something is not tested.
+    /// Notes that something is not tested. After an interrupt, one note is about all the rest.
     pub(super) fn leave_out(&mut self, what: &str, why: &str) {
+        if self.environment.interrupt.is_interrupted() {
+            return;
+        }
+        self.note_left_out(what, why);
+    }
+
+    fn note_left_out(&mut self, what: &str, why: &str) {
         let index = self.gpu.under_test.index;
         let finding = TestFinding::new(index, what, Verdict::NotTested(why.to_owned()));
         finding.print_line();

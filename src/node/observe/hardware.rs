@@ -190,8 +190,34 @@ fn read_facts(handle: &GpuHandle, detail: Detail, gpu: &mut Gpu) -> Result<(), N
         .chain(gpu.all_instances.iter().flatten());
     if instances.any(|instance| instance.compute.is_empty()) {
         gpu.is_of_vgpu_host = handle.is_of_vgpu_host();
+    } else if gpu.has_nothing_in_mig_mode() && handle.is_of_vgpu_host() {
+        gpu.is_of_vgpu_host = true;
+        return read_virtual_machine_instances(handle, gpu);
     }
     Ok(())
+}
+
+/// Reads the instances of virtual machines, which are no MIG devices here, and their profiles.
+fn read_virtual_machine_instances(handle: &GpuHandle, gpu: &mut Gpu) -> Result<(), NvmlError> {
+    if gpu.all_instances.is_some() {
+        return Ok(());
+    }
+    let offers = handle.profiles_without_placements();
+    let read = offers.and_then(|offers| Ok((handle.gpu_instances(&offers)?, offers)));
+    match read {
+        Ok((instances, mut offers)) => {
+            offers.retain(|offer| {
+                let is_used = instances.iter().any(|one| one.profile == offer.id);
+                is_used && gpu.profile(offer.id).is_none()
+            });
+            gpu.profiles.extend(offers);
+            gpu.all_instances = Some(instances);
+            Ok(())
+        }
+        Err(error) if error.may_be_gone() || !error.concerns_subject() => Err(error),
+        // Such as those that only root may see.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.

@@ -18,7 +18,7 @@ use super::findings::fold_findings;
 use super::format::{format_ago, format_count, shorten_list, wrap_text};
 use super::output;
 use super::table::Table;
-use crate::node::{Applied, Device, Finding, Gpu, Node};
+use crate::node::{Applied, Device, Finding, Node};
 use crate::plan::needs_healing;
 
 pub use columns::{StatusColumn, may_show_utilization};
@@ -159,7 +159,7 @@ const MANY_CLIENTS: usize = 16;
 fn add_devices(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown: &[&Device]) {
     if shown.is_empty() {
         if let Some(line) = describe_absence(node, view) {
-            parts.add_line(line);
+            parts.add_line(&line);
         }
     } else {
         match view.form {
@@ -214,8 +214,16 @@ fn add_verdict(parts: &mut StatusWriter<'_>, node: &Node, view: View<'_>, shown:
 }
 
 /// Says why no device is shown; `None` if a remark says it.
-fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
-    match view.filter {
+fn describe_absence(node: &Node, view: View<'_>) -> Option<String> {
+    let machines: Vec<String> = node
+        .gpus
+        .iter()
+        .filter_map(|gpu| {
+            let named = node.describe_virtual_machine_instances(gpu)?;
+            Some(format!("{named} on GPU {}", gpu.index))
+        })
+        .collect();
+    let what = match view.filter {
         Some(Filter::Problems) if !node.describe_unseen().is_empty() => {
             Some("No problem was found on the devices that can be seen.")
         }
@@ -225,9 +233,16 @@ fn describe_absence(node: &Node, view: View<'_>) -> Option<&'static str> {
         Some(Filter::Problems) => Some("No device has a problem, but the node has:"),
         Some(Filter::InUse) => Some("No device is known to be in use."),
         None if !node.describe_unseen().is_empty() => Some("No device can be seen on this node."),
-        None if node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) => None,
+        None if node.gpus.iter().any(|gpu| node.is_unpartitioned(gpu)) => None,
+        None if !machines.is_empty() => {
+            let machines = machines.join("; ");
+            return Some(format!(
+                "There is no device on this node. Virtual machines have {machines}."
+            ));
+        }
         None => Some("There is no device on this node."),
-    }
+    };
+    what.map(str::to_owned)
 }
 
 fn add_users(parts: &mut StatusWriter<'_>, devices: &[&Device]) {

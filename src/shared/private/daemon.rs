@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::apply::{self, Allowed, ApplyContext, OnFailure};
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
+use crate::commands::give_back::check_not_under_test;
 use crate::commands::{LOCK_LIMIT, lock_node};
 use crate::config::{PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX};
 use crate::error::{Result, command_error};
@@ -146,6 +147,13 @@ fn start_daemon(environment: &Environment, gpus: &[String]) -> Result<()> {
     let directories = environment.directories()?;
     let _lock = lock_node(environment, &directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::CLIENTS)?;
+    let devices = node.devices.iter();
+    let of_gpus: Vec<&str> = devices
+        .filter(|device| gpus.contains(&device.uuid))
+        .flat_map(|device| device.key.gpus())
+        .map(String::as_str)
+        .collect();
+    check_not_under_test(environment, &of_gpus)?;
     let run_dir = RunDir::at(&directories.run);
     let plan = plan::private_daemon(&node, &run_dir, gpus)?;
     apply_plan(environment, &node, &plan, OnFailure::RollBack)?;
