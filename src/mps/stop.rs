@@ -253,7 +253,9 @@ impl Daemon {
             return Ok(());
         }
         let what = match unended {
-            [one] => format!("pid {one} was sent SIGKILL and has not exited: the kernel cannot end it now"),
+            [one] => format!(
+                "pid {one} was sent SIGKILL and has not exited: the kernel cannot end it now"
+            ),
             _ => format!(
                 "{} were sent SIGKILL and have not exited: the kernel cannot end them now",
                 format_pids(unended)

@@ -233,7 +233,10 @@ fn logs_stay_unless_they_are_purged() {
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
     let shown = sim.run(&["down", "0.0", "--purge", "--dry-run"]).ended(0);
-    assert_contains(&shown.stdout, "  - remove logs, and what users left in pipe directories\n");
+    assert_contains(
+        &shown.stdout,
+        "  - remove logs, and what users left in pipe directories\n",
+    );
     assert_eq!(logs(), 2);
     let ran = sim.run(&["down", "0.0", "--purge"]).ended(0);
     assert_contains(&ran.stderr, "1 daemon stopped, logs removed in ");
