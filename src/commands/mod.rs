@@ -36,8 +36,8 @@ use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::Failure as _;
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, caller, root_hint, to_printable, user_name,
-    write_new_text_to, write_text_to,
+    Directories, Directory, Environment, Lock, Uid, caller, format_gpus, root_hint, to_printable,
+    user_name, write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, LOST_GPU_REMEDY, NoSuchDevice, Node, observe, observe_records};
@@ -82,6 +82,16 @@ pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
         return Err(command_error(message).with_hint(hint));
     }
     Ok(EmptyNode::from_node(&node))
+}
+
+/// Says that a plan for a profile has no steps.
+pub fn describe_match(plan: &Plan) -> String {
+    let except = match plan.lost_gpus.as_slice() {
+        [] => String::new(),
+        [one] => format!(", except for GPU {one}, which is lost"),
+        several => format!(", except for {}, which are lost", format_gpus(several)),
+    };
+    format!("Nothing to do: the node matches the profile{except}.")
 }
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.

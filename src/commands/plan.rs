@@ -6,7 +6,7 @@ use super::accounts::check_accounts;
 use super::profile_source::ProfileArgs;
 use super::up_request::UpRequest;
 use super::{
-    Context, built_in, cdi_file, check_not_newer, detail_for, remark_on_plan,
+    Context, built_in, cdi_file, check_not_newer, describe_match, detail_for, remark_on_plan,
     report_interrupted_change,
 };
 use crate::apply::{self, Allowed, OnFailure};
@@ -94,13 +94,14 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&PlanDocument::from_plan(&plan, &held))?;
     } else if !plan.has_changes() {
-        report("Nothing to do: the node matches the profile.");
+        report(&describe_match(&plan));
     } else {
         print(&render::plan::render(&plan))?;
         print(&consequences::render(&plan, &held, on_failure))?;
         print_summary(args, &plan, is_roots, environment.caller)?;
     }
-    if args.exit_code && plan.without_closes().has_changes() {
+    let is_lost = !plan.lost_gpus.is_empty();
+    if args.exit_code && (is_lost || plan.without_closes().has_changes()) {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)

@@ -14,7 +14,10 @@ use super::change::{Change, ChangeOptions};
 use super::change_report::Outcome;
 use super::profile_source::ProfileArgs;
 use super::up_request::UpRequest;
-use super::{Context, built_in, detail_for, lock_node, own_directories, remark_on_plan, verify};
+use super::{
+    Context, built_in, describe_match, detail_for, lock_node, own_directories, remark_on_plan,
+    verify,
+};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::{Verified, verify_devices};
 use crate::config::MIG_MANAGER_UNIT;
@@ -205,7 +208,7 @@ fn report_unchanged(
     remark_on_plan(node, &outcome.plan);
     match outcome.plan.cdi {
         None if outcome.plan.missing.is_empty() => {
-            report("Nothing to do: the node matches the profile.");
+            report(&describe_match(&outcome.plan));
         }
         _ if args.consent.dry_run && args.consent.json => {}
         _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,

@@ -33,6 +33,8 @@ pub struct Plan {
     pub cdi: Option<CdiChange>,
     /// Remarks on the profile: probable mistakes, and GPUs that are lost.
     pub remarks: Vec<String>,
+    /// The lost GPUs that the profile may select, by index.
+    pub lost_gpus: Vec<u32>,
     /// The parts of the profile that are left out.
     pub missing: Vec<Problem>,
     /// The devices with clients that go on and keep everything that they have.

@@ -35,7 +35,7 @@ fn names_lost_gpu(planner: Planner<'_>, lost: u32) -> bool {
 }
 
 /// The lost GPUs that the profile may select, with the driver's errors.
-fn lost_gpus(planner: Planner<'_>) -> impl Iterator<Item = (u32, &str)> {
+pub(super) fn lost_gpus(planner: Planner<'_>) -> impl Iterator<Item = (u32, &str)> {
     planner.node.lost_gpus().filter(move |(lost, _)| {
         planner
             .profile

@@ -6,7 +6,9 @@ use super::device::DevicePlan;
 use super::device_names::{name_conflicts, name_devices};
 use super::gpu_layout::GpuRequest;
 use super::gpu_steps::{InstanceUse, Layout};
-use super::missing_gpus::{check_lost_gpus, missing_parts, selection_remarks, selector_mistakes};
+use super::missing_gpus::{
+    check_lost_gpus, lost_gpus, missing_parts, selection_remarks, selector_mistakes,
+};
 use super::preconditions::check_run_dirs_readable;
 use super::refusal::{
     check_driver_version, check_no_virtual_machines, check_visible, no_program_starts,
@@ -200,6 +202,7 @@ fn plan_in_stages(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
     let plan = Plan {
         gpus: gpus.collect(),
         remarks,
+        lost_gpus: lost_gpus(planner).map(|(gpu, _)| gpu).collect(),
         missing,
         ..Plan::default()
     };

@@ -13,7 +13,7 @@ use crate::commands::up_request::UpRequest;
 use crate::commands::{Context, accounts, detail_for, print_or_write};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::Environment;
+use crate::host::{Environment, format_gpus};
 use crate::node::{Detail, Node, Observer};
 use crate::profile::Profile;
 use crate::render::{examples, note, print};
@@ -127,6 +127,16 @@ fn observe_drift(
         prune: false,
     };
     let drift = match request.plan(&node, &run_dir, None) {
+        Ok(plan) if !plan.lost_gpus.is_empty() => {
+            let gpus = format_gpus(&plan.lost_gpus);
+            let is = if plan.lost_gpus.len() == 1 {
+                "is"
+            } else {
+                "are"
+            };
+            note_unknown(format_args!("{gpus} {is} lost"));
+            Drift::Unknown
+        }
         Ok(plan) => {
             let plan = plan.without_closes();
             Drift::Known {
