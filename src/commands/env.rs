@@ -10,7 +10,7 @@ use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
 use crate::client::{
     ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables, another_device,
-    usable_gpus,
+    check_user, usable_gpus,
 };
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -83,6 +83,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
             "device {name} is closed to new programs by {closing}{other}"
         ));
     }
+    note_outside_mps(environment, served, args.format);
     let gpus = observe_usable_gpus(environment, &served.record)?;
     if let Some(
         format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s | EnvFormat::Compose),
@@ -116,6 +117,29 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Notes that programs with the variables would run outside MPS, as far as records and processes tell: the device does not serve
+/// the caller, or its daemon has died. Containers run as the user of the device.
+fn note_outside_mps(environment: &Environment, served: &Served, format: Option<EnvFormat>) {
+    let record = &served.record;
+    let is_of_caller = matches!(
+        format,
+        None | Some(EnvFormat::Json | EnvFormat::Dotenv | EnvFormat::Slurm)
+    );
+    let why = match &record.daemon {
+        Some(daemon) if daemon.has_died(&environment.host) => {
+            format!("the daemon of device {} has died", record.name)
+        }
+        _ if !is_of_caller || environment.is_root() => return,
+        _ => match check_user(served, environment.caller) {
+            Err(why) => why.to_string(),
+            Ok(()) => return,
+        },
+    };
+    note(&format!(
+        "{why}; programs with these variables run outside MPS"
+    ));
 }
 
 /// Returns lines of `NAME=value`. Nothing is quoted: `docker run --env-file` takes quotes as a part of the value.
@@ -217,9 +241,13 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
         let error = usage_error(what);
         return Err(error.with_hint(ONE_DEVICE_HINT));
     };
-    let served = node.served_named(name).ok_or_else(|| {
-        command_error(format_args!("no daemon serves device {name}")).with_hint(no_daemon_hint())
-    })?;
+    let served = node
+        .served_named(name)
+        .ok_or_else(|| match node.stopped_error(name) {
+            Some(stopped) => stopped.into(),
+            None => command_error(format_args!("no daemon serves device {name}"))
+                .with_hint(no_daemon_hint()),
+        })?;
     check_joint_name(node, served, word)?;
     Ok(served)
 }

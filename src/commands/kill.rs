@@ -7,7 +7,7 @@ use super::args::{ConsentArgs, DeviceArgs, number};
 use super::change::ChangeOptions;
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Pid, Uid, user_name};
+use crate::host::{Environment, Pid, Uid, caller, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, Detail, Node, Observer, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
@@ -150,10 +150,9 @@ fn invalid_pid_error(
         return error.with_hint(CLIENTS_HINT);
     }
     let is_meant = |client: &Client| has_user_or_program(client, word);
-    error.with_hint(match commands_for_clients(&node, &names, is_meant) {
-        None => hint_without_clients(&node, &names, word),
-        Some(commands) => format!("run {commands} for the clients of {word}"),
-    })
+    let purpose = format!("for the clients of {word}");
+    let hint = hint_for_clients(&node, &names, is_meant, &purpose);
+    error.with_hint(hint.unwrap_or_else(|| hint_without_clients(&node, &names, word)))
 }
 
 /// The hint if these devices have no clients of a user or program: where there are some, and what runs outside MPS.
@@ -168,8 +167,8 @@ fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
         .map(|served| served.record.name.clone())
         .collect();
     let is_meant = |client: &Client| has_user_or_program(client, word);
-    if let Some(commands) = commands_for_clients(node, &all, is_meant) {
-        return format!("run {commands} for other devices; {fact}");
+    if let Some(hint) = hint_for_clients(node, &all, is_meant, "for other devices") {
+        return format!("{hint}; {fact}");
     }
     let outside: Vec<String> = names
         .iter()
@@ -187,27 +186,50 @@ fn hint_without_clients(node: &Node, names: &[String], word: &str) -> String {
     }
 }
 
-/// Returns the commands that end the work of these clients of devices; `None` without such clients.
-fn commands_for_clients(
+/// Returns the hint for these clients of devices: the commands that end their work, or for a user who may not do that, the
+/// command that ends the user's own processes. `None` without such clients.
+fn hint_for_clients(
     node: &Node,
     names: &[String],
     is_meant: impl Fn(&Client) -> bool,
+    purpose: &str,
 ) -> Option<String> {
-    let mut commands = Vec::new();
+    let user = caller();
+    let (mut commands, mut own) = (Vec::new(), Vec::new());
+    let mut is_permitted = true;
     for served in names.iter().filter_map(|name| node.served_named(name)) {
-        let pids: Vec<String> = served
-            .clients
-            .as_slice()
-            .iter()
-            .filter(|client| is_meant(client))
-            .filter_map(|client| Some(client.pid?.to_string()))
-            .collect();
+        let (name, owner) = (&served.record.name, served.run_dir.owner());
+        let clients = served.clients.as_slice().iter();
+        let meant: Vec<&Client> = clients.filter(|client| is_meant(client)).collect();
+        let mut pids = Vec::new();
+        for client in meant {
+            let Some(pid) = client.pid else { continue };
+            pids.push(pid.to_string());
+            if !plan::may_end_client(served, client, user, owner) {
+                is_permitted = false;
+                own.extend((client.user == Some(user)).then(|| (name, pid.to_string())));
+            }
+        }
         if !pids.is_empty() {
-            let name = &served.record.name;
             commands.push(format!("`mig-mps kill {name} {}`", pids.join(" ")));
         }
     }
-    (!commands.is_empty()).then(|| commands.join("; "))
+    let (pids, commands) = (own.iter().map(|(_, pid)| pid.as_str()), commands.join("; "));
+    match own.as_slice() {
+        _ if commands.is_empty() => None,
+        [(name, pid)] => Some(format!(
+            "run `kill {pid}` to end your own program on device {name}"
+        )),
+        [] if is_permitted => Some(format!("run {commands} {purpose}")),
+        [] => Some(format!("ask root to run {commands} {purpose}")),
+        _ => {
+            let pids: Vec<&str> = pids.collect();
+            Some(format!(
+                "run `kill {}` to end your own programs",
+                pids.join(" ")
+            ))
+        }
+    }
 }
 
 const CLIENTS_HINT: &str = "run `mig-mps status` to see the clients of each device";
@@ -232,19 +254,19 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     };
     if let Ok([name]) = node.resolve_words(&[word.to_owned()]).as_deref() {
         let names = [name.clone()];
-        return usage_error(what).with_hint(match commands_for_clients(&node, &names, |_| true) {
-            None => format!("{CLIENTS_HINT}; device {name} has none"),
-            Some(command) => format!("run {command} for every client of device {name}"),
-        });
+        let purpose = format!("for every client of device {name}");
+        let hint = hint_for_clients(&node, &names, |_| true, &purpose);
+        let without_clients = || format!("{CLIENTS_HINT}; device {name} has none");
+        return usage_error(what).with_hint(hint.unwrap_or_else(without_clients));
     }
     let names: Vec<String> = node
         .served()
         .map(|served| served.record.name.clone())
         .collect();
     let is_pid = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
-    if let Some(command) = commands_for_clients(&node, &names, is_pid) {
-        return usage_error(what)
-            .with_hint(format!("run {command}, because pid {word} is a client"));
+    let purpose = format!("to end the work of pid {word}");
+    if let Some(hint) = hint_for_clients(&node, &names, is_pid, &purpose) {
+        return usage_error(what).with_hint(hint);
     }
     let outside = node.devices.iter().find(|device| {
         device
@@ -260,8 +282,9 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
         .with_hint(format!("end the process itself with `kill {word}`"));
     }
     let is_meant = |client: &Client| has_user_or_program(client, word);
-    if let Some(commands) = commands_for_clients(&node, &names, is_meant) {
-        return usage_error(what).with_hint(format!("run {commands} for the clients of {word}"));
+    let purpose = format!("for the clients of {word}");
+    if let Some(hint) = hint_for_clients(&node, &names, is_meant, &purpose) {
+        return usage_error(what).with_hint(hint);
     }
     usage_error(format!(
         "{what}: no device has the name {word}, and status shows no such client"

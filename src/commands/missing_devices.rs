@@ -2,11 +2,11 @@
 
 use super::detail_for;
 use crate::apply::ApplyError;
-use crate::client::NoAccess;
+use crate::client::{NoAccess, another_device};
 use crate::error::CommandError;
 use crate::failure::Failure as _;
 use crate::host::Environment;
-use crate::node::{Detail, NoSuchDevice, Node, observe, observe_records};
+use crate::node::{Detail, NoSuchDevice, Node, observe, observe_records, start_again_hint};
 use crate::plan::{self, Place, Refusal, Start};
 use crate::profile::ProfileError;
 use crate::state::{DeviceRecord, Origin, ProfileHistory, RunDir, StoppedDevice};
@@ -125,6 +125,23 @@ fn hint_for_stopped(environment: &Environment, words: &[String]) -> Option<Strin
     }
 }
 
+/// Returns how a device that `down` has stopped comes back; for others than its owner also the name of a device to use instead.
+/// `None` if it was not stopped.
+fn hint_to_start(environment: &Environment, name: &str) -> Option<String> {
+    let node = observe_records(environment).ok()?;
+    let (run_dir, stopped) = node.stopped_named(name)?;
+    if environment.is_root() || run_dir.owner() == Some(environment.caller) {
+        return Some(start_again_hint(name));
+    }
+    let hint = format!("ask root to start it (`sudo mig-mps start {name}`)");
+    Some(
+        match another_device(environment, &node, &stopped.record, environment.caller) {
+            Some(other) => format!("{hint}, or use device {other}, which is free"),
+            None => hint,
+        },
+    )
+}
+
 /// Returns how the devices come back after `down` of everything; `None` if a profile is in force, or the command starts no
 /// daemons.
 fn hint_after_down(environment: &Environment, command: &str) -> Option<String> {
@@ -152,7 +169,9 @@ fn has_no_daemon_or_device(error: &CommandError, command: &str) -> bool {
     if let Some(error) = unknown {
         return matches!(
             error,
-            NoSuchDevice::Unknown { .. } | NoSuchDevice::NotServed { .. }
+            NoSuchDevice::Unknown { .. }
+                | NoSuchDevice::NotServed { .. }
+                | NoSuchDevice::Stopped { .. }
         );
     }
     // A device that is busy, or that a change is about to end, has its own hint, and so has a change that failed.
@@ -210,10 +229,24 @@ pub fn add_way_back_hint(
             error.hints = vec![hint];
             return error;
         }
+        if let Some(NoSuchDevice::Stopped { device, .. }) = error.error.downcast_ref()
+            && let Some(hint) = hint_to_start(environment, device)
+        {
+            error.hints = vec![hint];
+            return error;
+        }
         let mut error = with_device_for_profile(error, environment, command, words);
         error.hints.extend(hint_after_down(environment, command));
         return error;
     };
+    let is_about_device = !matches!(command.as_str(), "check" | "plan" | "up");
+    if start.uuid.is_some()
+        && is_about_device
+        && let Some(hint) = hint_to_start(environment, &start.name)
+    {
+        error.hints = vec![hint];
+        return error;
+    }
     let (name, profile) = (&start.name, &unserved.title);
     let sudo = if unserved.is_own { "" } else { "sudo " };
     let purpose = match start.place {

@@ -29,6 +29,7 @@ pub mod up_request;
 pub mod verify;
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::Failure as _;
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, caller, format_gpus, root_hint, to_printable,
-    user_name, write_new_text_to, write_text_to,
+    Directories, Directory, Environment, FileError, Lock, Uid, caller, format_gpus, root_hint,
+    to_printable, user_name, write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, LOST_GPU_REMEDY, NoSuchDevice, Node, observe, observe_records};
@@ -269,6 +270,17 @@ pub fn warn_of_changeable_programs(environment: &Environment) {
             "root runs {shown} from PATH, but another user can change it: {why}"
         ));
     }
+}
+
+/// Returns the error of a program that something would run as root, and that does not exist or that another user can change.
+pub fn untrusted_program_error(runner: &str, program: &Path, error: &FileError) -> CommandError {
+    let shown = program.display();
+    if error.kind() == ErrorKind::NotFound {
+        return command_error(format_args!("cannot run {shown}: it does not exist"));
+    }
+    command_error(format_args!(
+        "{runner} would run {shown} as root, but another user can change it: {error}"
+    ))
 }
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.

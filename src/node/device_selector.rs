@@ -164,6 +164,13 @@ pub enum NoSuchDevice {
     /// `down` has stopped the joint device that has the GPU with this index.
     #[error("GPU {gpu} is part of the stopped device {device}")]
     PartOfStopped { gpu: u32, device: String },
+    /// `down` has stopped it.
+    #[error("device {device} was stopped by {origin}")]
+    Stopped {
+        device: String,
+        /// The user, the time and the command.
+        origin: String,
+    },
     /// `down` has stopped it, and it cannot start now.
     #[error("device {device} is stopped, and cannot start: {why}")]
     Unstartable {
@@ -242,6 +249,11 @@ pub fn start_stopped_hint(device: &str) -> String {
     format!("run `mig-mps start {device}` to start its daemon")
 }
 
+/// The hint to start it again, if it can start.
+pub fn start_again_hint(device: &str) -> String {
+    format!("run `mig-mps start {device}` to start it again")
+}
+
 /// The number of devices that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
@@ -286,6 +298,7 @@ impl Failure for NoSuchDevice {
                 )
             }
             Self::PartOfStopped { device, .. } => start_stopped_hint(device),
+            Self::Stopped { device, .. } => start_again_hint(device),
             Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
             Self::Lost(_) => LOST_GPU_REMEDY.to_owned(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(

@@ -24,6 +24,12 @@ impl Node {
     }
 
     fn resolve_word(&self, word: &str) -> Result<Vec<String>, NoSuchDevice> {
+        // Without the driver, its name could be the beginning of another one.
+        if self.has_no_driver()
+            && let Some(error) = self.stopped_error(word)
+        {
+            return Err(error);
+        }
         let is_glob = glob_to_regex(word).is_some();
         let is_meant = |device: &&Device| !is_glob || !self.is_in_stopped_joint(device);
         let candidates = self.devices.iter().filter(is_meant).map(|device| {

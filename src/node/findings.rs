@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use super::closing::closing_device_remark;
 use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
-use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
+use super::{
+    Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen, start_again_hint,
+};
 use crate::failure::Problem;
 use crate::host::{Pid, Uid, caller, format_gpus, user_name};
 use crate::state::StoppedDevice;
@@ -387,7 +389,7 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
 fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;
     let seen = format!("stopped by {}", stopped.origin.describe("at"));
-    let way_back = format!("run `mig-mps start {name}` to start it again");
+    let way_back = start_again_hint(name);
     let remedy = if stopped.origin.is_of_up() {
         format!("run the same command again to continue its change, or {way_back}")
     } else {

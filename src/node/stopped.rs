@@ -26,6 +26,18 @@ impl Node {
         self.stopped.iter().find(is_its).filter(|_| is_idle)
     }
 
+    /// Returns the error for the name of a device that `down` has stopped and no daemon serves.
+    pub fn stopped_error(&self, name: &str) -> Option<NoSuchDevice> {
+        let (_, stopped) = self.stopped_named(name)?;
+        self.served_named(name).is_none().then(|| stopped.error())
+    }
+
+    /// Returns the device that `down` has stopped under this name, with its run directory.
+    pub fn stopped_named(&self, name: &str) -> Option<&(RunDir, StoppedDevice)> {
+        let is_its = |(_, stopped): &&(RunDir, StoppedDevice)| stopped.record.name == name;
+        self.stopped.iter().find(is_its)
+    }
+
     /// Returns the stopped devices of whole GPUs that cannot start, with the reasons: a GPU is lost, not there, or in MIG mode.
     pub(super) fn unstartable_devices(&self) -> impl Iterator<Item = (&StoppedDevice, Problem)> {
         self.stopped.iter().filter_map(|(_, stopped)| {
@@ -97,6 +109,16 @@ impl Node {
         let is_known = !self.has_no_driver() && self.served_named(name).is_none();
         let first = absent.first().filter(|_| is_known)?;
         Some(self.absent_gpu_problem(&first.uuid, first.index))
+    }
+}
+
+impl StoppedDevice {
+    /// Returns the error of a command that needs its daemon.
+    pub fn error(&self) -> NoSuchDevice {
+        NoSuchDevice::Stopped {
+            device: self.record.name.clone(),
+            origin: self.origin.describe("at"),
+        }
     }
 }
 

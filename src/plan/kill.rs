@@ -229,15 +229,9 @@ fn find_victim(
     let Some((client, asked)) = client.zip(asked) else {
         return Err(not_a_client(node, served, pid));
     };
-    // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
-    let of = served
-        .servers
-        .iter()
-        .find(|server| server.pid == asked)
-        .and_then(|server| server.user);
-    let (caller, owner) = (request.caller, request.owner);
-    if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
-        return Err(not_permitted(request.device, owner, of).into());
+    let of = user_of_server(served, asked);
+    if !may_end_client(served, client, request.caller, request.owner) {
+        return Err(not_permitted(served, client, request, of).into());
     }
     Ok(Victim {
         client: ClientOf::from_client(served, client),
@@ -247,6 +241,20 @@ fn find_victim(
         is_certain: is_certain(device, client, of),
         is_unaffected: served.state == DaemonState::Fault && served.unaffected.contains(&pid),
     })
+}
+
+/// True if this user may end a client, of a device whose run directory has this owner. The daemon lets the user of a server change
+/// what is its own, and only root and its own user anything else.
+pub fn may_end_client(served: &Served, client: &Client, caller: Uid, owner: Option<Uid>) -> bool {
+    let of = client
+        .server
+        .and_then(|server| user_of_server(served, server));
+    caller == Uid::ROOT || owner == Some(caller) || of == Some(caller)
+}
+
+fn user_of_server(served: &Served, pid: Pid) -> Option<Uid> {
+    let mut servers = served.servers.iter();
+    servers.find(|server| server.pid == pid)?.user
 }
 
 /// True if more than a daemon's word makes a process a client.
@@ -259,17 +267,44 @@ fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
     is_listed || (client.user.is_some() && client.user == user)
 }
 
-fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Problem {
-    let users: BTreeSet<Uid> = [Some(Uid::ROOT), owner, server]
+fn not_permitted(
+    served: &Served,
+    client: &Client,
+    request: &KillRequest<'_>,
+    server_user: Option<Uid>,
+) -> Problem {
+    let users: BTreeSet<Uid> = [Some(Uid::ROOT), request.owner, server_user]
         .into_iter()
         .flatten()
         .collect();
     let who: Vec<String> = users.into_iter().map(user_name).collect();
     let what = format!(
-        "not enough privilege to end a client of device {name}: only {} may control its server",
+        "not enough privilege to end a client of device {}: only {} may control its server",
+        request.device,
         who.join(" and ")
     );
-    Problem::new(what, root_hint())
+    // A user needs no daemon to end the user's own processes.
+    let is_own = |client: &&Client| client.user == Some(request.caller);
+    if !is_own(&client) {
+        return Problem::new(what, root_hint());
+    }
+    let own: Vec<String> = served
+        .clients
+        .as_slice()
+        .iter()
+        .filter(is_own)
+        .filter_map(|client| client.pid)
+        .filter(|pid| request.pids.contains(pid))
+        .map(|pid| pid.to_string())
+        .collect();
+    let hint = match own.as_slice() {
+        [pid] => format!("run `kill {pid}` to end it, because it is your own program"),
+        pids => format!(
+            "run `kill {}` to end them, because they are your own programs",
+            pids.join(" ")
+        ),
+    };
+    Problem::new(what, hint)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub use down::{Destroy, DownRequest, down};
 pub use drift::differs_from_profile;
 pub use gpu_plan::{GpuPlan, Plan, Undisturbed, UnmanagedDaemon};
 pub use held_gpus::{Cost, HeldGpus, Work, pids_accounted_for};
-pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill};
+pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill, may_end_client};
 pub use left_out::LeftOut;
 pub use mode_change::ModeChange;
 pub use private::{check_only_daemon, private_daemon};

@@ -3,7 +3,8 @@
 use crate::failure::Problem;
 use crate::host::{Uid, caller, root_hint, user_name};
 use crate::node::{
-    DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy, start_stopped_hint,
+    DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy, start_again_hint,
+    start_stopped_hint,
 };
 use crate::state::RunDir;
 
@@ -57,6 +58,9 @@ impl Verb {
         if let Some((gpu, joint)) = joint {
             let what = format!("GPU {gpu} is part of the stopped device {joint}");
             return Problem::new(what, start_stopped_hint(joint));
+        }
+        if let Some(stopped) = node.stopped_error(name).filter(|_| self != Self::Restart) {
+            return Problem::new(stopped.to_string(), start_again_hint(name));
         }
         let (verb, problem) = match self {
             Self::Restart => (

@@ -8,13 +8,13 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
+use super::portion::{Portion, all_memory, free_memory, within_limit};
 use crate::client::{NoAccess, check_client_access, check_user, usable_gpus};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::{Environment, Uid, environment_variable, join_words};
 use crate::node::{Device, Node, Served};
-use crate::nvml::Memory;
 use crate::settings::MemoryLimit;
 use crate::state::{DeviceKey, DeviceRecord};
 
@@ -169,7 +169,10 @@ pub fn free_devices<'n>(
         // If the caller may use no GPU of the device, the start of the program is refused later.
         let gpus = usable_gpus(node, &served.record, environment_variable).unwrap_or_default();
         let portion = Portion::for_device(node, device, served, &gpus);
-        match check_client_access(served, user, &gpus)
+        // A device that is too small is never waited for, whatever keeps the program from it now.
+        match wanted
+            .check_size(node, device, served, &gpus)
+            .and_then(|()| check_client_access(served, user, &gpus))
             .and_then(|()| wanted.check_memory(node, device, served, &gpus))
         {
             Ok(()) => {
@@ -205,7 +208,30 @@ impl WantedDevices {
         }
     }
 
-    /// Refuses a device that gives a program less memory than is wanted.
+    /// Refuses a device that is too small for the program.
+    fn check_size(
+        &self,
+        node: &Node,
+        device: &Device,
+        served: &Served,
+        gpus: &[usize],
+    ) -> Result<(), NoAccess> {
+        let all = within_limit(served, all_memory(node, device, gpus));
+        match (self.min_memory, all) {
+            (Some(wanted), Some(all)) if all < wanted.bytes() => {
+                let free = within_limit(served, free_memory(node, device, gpus));
+                Err(little_memory_error(
+                    served,
+                    free.unwrap_or(all),
+                    wanted,
+                    false,
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a device that gives a program less memory than is wanted now.
     fn check_memory(
         &self,
         node: &Node,
@@ -216,25 +242,18 @@ impl WantedDevices {
         let Some(wanted) = self.min_memory else {
             return Ok(());
         };
-        let least = Some(wanted.bytes());
-        let free = within_limit(served, free_memory(node, device, gpus));
-        if free >= least {
-            return Ok(());
+        match within_limit(served, free_memory(node, device, gpus)) {
+            Some(free) if free >= wanted.bytes() => Ok(()),
+            // The program fits there, or its size is hidden.
+            Some(free) => {
+                let is_passing = all_memory(node, device, gpus).is_some();
+                Err(little_memory_error(served, free, wanted, is_passing))
+            }
+            None => {
+                let name = describe_memory_of(served);
+                Err(NoAccess::HiddenMemory { name })
+            }
         }
-        let mut name = format!("device {}", served.record.name);
-        if device.key.is_joint() {
-            name = format!("a GPU of {name}");
-        }
-        let Some(free) = free else {
-            return Err(NoAccess::HiddenMemory { name });
-        };
-        Err(NoAccess::LittleMemory {
-            name,
-            mib: free >> 20,
-            wanted: wanted.to_string(),
-            is_limited: within_limit(served, Some(u64::MAX)) < least,
-            is_passing: within_limit(served, all_memory(node, device, gpus)) >= least,
-        })
     }
 
     /// Returns the instance profiles of the node's devices, if none is the wanted one.
@@ -277,77 +296,35 @@ impl WantedDevices {
     }
 }
 
-/// The part of a device that a program would get now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Portion {
-    /// The SMs, as far as they are known.
-    pub multiprocessors: Option<u32>,
-    /// The free memory in bytes, up to the device's limit for a client, as far as it is known.
-    pub memory: Option<u64>,
-    /// True for a joint device: this is the part of each GPU that the program sees, or of the one with the least memory.
-    pub is_of_each_gpu: bool,
-}
-
-impl Portion {
-    /// Returns what a program without separate limits would get, on the GPUs at these positions.
-    pub fn for_device(node: &Node, device: &Device, served: &Served, gpus: &[usize]) -> Self {
-        let settings = &served.record.settings;
-        let size = node.size_of(device).unwrap_or_default();
-        let tenths = settings.active_thread_percentage.to_tenths();
-        Self {
-            multiprocessors: size.multiprocessors.map(|sms| sms.usable_at(tenths)),
-            memory: within_limit(served, free_memory(node, device, gpus)),
-            is_of_each_gpu: device.key.is_joint(),
-        }
+fn little_memory_error(
+    served: &Served,
+    free: u64,
+    wanted: MemoryLimit,
+    is_passing: bool,
+) -> NoAccess {
+    NoAccess::LittleMemory {
+        name: describe_memory_of(served),
+        mib: free >> 20,
+        wanted: wanted.to_string(),
+        is_limited: within_limit(served, Some(u64::MAX)) < Some(wanted.bytes()),
+        is_passing,
     }
 }
 
-/// Returns the part of the memory of a GPU or MIG device that a client may have.
-fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
-    let limit = served.record.settings.pinned_memory_limit;
-    let limit = limit.map_or(u64::MAX, MemoryLimit::bytes);
-    memory.map(|memory| memory.min(limit))
+/// `device trainer`, `a GPU of device trainers`
+fn describe_memory_of(served: &Served) -> String {
+    let record = &served.record;
+    let name = format!("device {}", record.name);
+    if record.key.is_joint() {
+        return format!("a GPU of {name}");
+    }
+    name
 }
 
 /// True if the device has this profile, whose name may be the short one.
 fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
     let own: Option<ProfileName> = record.profile.as_deref().and_then(|own| own.parse().ok());
     own.is_some_and(|own| own == *wanted || own.to_short() == *wanted)
-}
-
-/// Returns the free memory of a device in bytes; all of it if the driver hides how much is used. Of a joint device, that of the
-/// GPU with the least, among those at these positions.
-fn free_memory(node: &Node, device: &Device, gpus: &[usize]) -> Option<u64> {
-    if device.key.is_joint() {
-        let free = |memory: Memory| memory.total.saturating_sub(memory.used);
-        return least_memory(device, gpus, free);
-    }
-    if let Some(memory) = device.memory() {
-        return Some(memory.total.saturating_sub(memory.used));
-    }
-    all_memory(node, device, gpus)
-}
-
-/// Returns the memory of a device in bytes; of a joint device, that of each GPU.
-fn all_memory(node: &Node, device: &Device, gpus: &[usize]) -> Option<u64> {
-    match &device.part {
-        _ if !device.is_there() => None,
-        _ if device.key.is_joint() => least_memory(device, gpus, |memory| memory.total),
-        Some(part) => Some(part.memory_mib << 20),
-        None => {
-            let of_gpu = || node.gpu_with_uuid(&device.key.gpu)?.memory;
-            Some(device.memory().or_else(of_gpu)?.total)
-        }
-    }
-}
-
-/// Returns the least value of the memory of the GPUs of a joint device at these positions.
-fn least_memory(device: &Device, gpus: &[usize], value: impl Fn(Memory) -> u64) -> Option<u64> {
-    gpus.iter()
-        .map(|position| device.memory_of_gpu(*position).map(&value))
-        .collect::<Option<Vec<u64>>>()?
-        .into_iter()
-        .min()
 }
 
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program

@@ -5,15 +5,17 @@ mod device_use;
 mod draft;
 pub mod jobs;
 pub mod pod_profile;
+mod portion;
 pub mod private;
 pub mod program;
 
 pub use choice::{
-    CHOICE, LocalRank, NoRank, Portion, RankMapping, WantedDevices, check_not_only_joint,
-    devices_for, free_devices,
+    CHOICE, LocalRank, NoRank, RankMapping, WantedDevices, check_not_only_joint, devices_for,
+    free_devices,
 };
 pub use device_use::{DeviceUse, LeftMps};
 pub use draft::{
     ConvertedProfile, DraftBlock, DraftProfile, default_setting, device_entry, merge_equal_entries,
     mig_devices, regex_of, settings_table, table,
 };
+pub use portion::Portion;

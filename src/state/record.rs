@@ -380,6 +380,11 @@ impl ProcessId {
             .filter(|process| self.matches_process(process))
     }
 
+    /// True if the process is known to have ended.
+    pub fn has_died(&self, host: &Host) -> bool {
+        self.find_process(host).is_none() && !self.is_hidden(host)
+    }
+
     /// True if the process may run and cannot be seen: it is in another pid namespace, `/proc` hides it, or its owner is
     /// not the recorded one, as where a user namespace does not map the owner.
     pub fn is_hidden(&self, host: &Host) -> bool {

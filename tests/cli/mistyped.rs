@@ -49,7 +49,7 @@ fn help_knows_the_words_of_others() {
         ("pipes", "running"),
         ("mps", "concepts"),
         ("apply", "up"),
-        ("rollback", "up"),
+        ("undo", "up"),
         ("history", "profiles"),
         ("performance", "troubleshooting"),
         ("hang", "troubleshooting"),

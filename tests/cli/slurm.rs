@@ -1015,6 +1015,39 @@ fn a_program_that_cannot_be_ended_fails_the_epilog() {
     assert_contains(&failed.stderr, ") is on device 0 and cannot be ended now\n");
 }
 
+/// The device still exists, and the numbers of the others are as they were.
+#[test]
+fn a_device_that_is_stopped_on_purpose_drains_no_node() {
+    needs_root!();
+    let sim = in_slurm();
+    let lines = |sim: &Sim| Ran::of(&mut slurm(sim, &["gres"])).ended(0).stdout;
+    let before = lines(&sim);
+    sim.run(&["down", "0.0"]).ended(0);
+    assert_eq!(health(&sim).ended(0).stdout, "");
+    assert_eq!(lines(&sim), before);
+    Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(0);
+    let refused = of_job(&sim, "prolog", "0").ended(1);
+    for said in [&refused.stdout, &refused.stderr] {
+        assert_contains(said, "device 0.0 was stopped by root at 20");
+    }
+    assert_contains(
+        &refused.stderr,
+        "hint: run `mig-mps start 0.0` to start it again\n",
+    );
+    assert_eq!(sim.device("0.0")["state"], "stopped");
+    let task = of_job(&sim, "task-prolog", "0").ended(1);
+    assert_contains(&task.stderr, "device 0.0 was stopped by root at 20");
+    of_job(&sim, "prolog", "1").ended(0);
+    sim.run(&["start", "0.0"]).ended(0);
+    of_job(&sim, "prolog", "0").ended(0);
+    sim.run(&["down", "0.0"]).ended(0);
+    sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
+    assert_contains(
+        &health(&sim).ended(3).stdout,
+        "but no device of mig-mps has this file",
+    );
+}
+
 /// Another user's job has the device: this one waits for it in cuInit, or shares it. Nothing is broken.
 #[test]
 fn a_device_in_use_drains_no_node() {

@@ -908,6 +908,16 @@ fn a_program_that_another_user_could_replace_is_not_carried() {
     assert!(!unit(&sim, NAMES[0]).exists());
 }
 
+#[test]
+fn a_program_that_does_not_exist_is_called_so() {
+    let sim = Sim::with("h200", 1);
+    let path = sim.profile(&whole(""));
+    let mut command = sim.command(&["systemd", path.to_str().unwrap(), "--install"]);
+    let ran = Ran::of(command.env("MIG_MPS_SYSTEMD_RUN", "/nowhere/systemd-run")).ended(1);
+    let missing = "error: cannot run /nowhere/systemd-run: it does not exist\n";
+    assert_contains(&ran.stderr, missing);
+}
+
 /// The sandbox of systemd is a mount namespace with the same directories.
 #[test]
 fn a_sandbox_sees_the_daemon_of_a_lost_record() {

@@ -108,7 +108,7 @@ fn start_private_daemon(node: &Node, environment: &Environment) -> Result<Served
 }
 
 fn join_private_daemon(environment: &Environment, device: &Device) -> Result<ServedDevice> {
-    let mut joined = PrivateDevice::join_all(environment, &[device])?;
+    let mut joined = PrivateDevice::join_all(environment, &[device], None)?;
     Ok(ServedDevice::Private(Box::new(joined.remove(0))))
 }
 

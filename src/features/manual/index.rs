@@ -75,6 +75,8 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
     (
         &["maintenance", "reboot", "autostart"],
         &[
+            at("help recipes", "One GPU out of service"),
+            at("help slurm", "One device out of service"),
             at("help upgrades", "The driver or the kernel, with a reboot"),
             at("help install", "From a package"),
             at("systemd --help", "applies a profile at every boot"),
@@ -143,6 +145,45 @@ const INDEX: &[(&[&str], &[IndexEntry])] = &[
                 "changes share, memory and threads of a device",
             ),
             at("help kubernetes", "Quotas"),
+        ],
+    ),
+    (
+        &["stop", "own program", "own programs"],
+        &[
+            at("kill --help", "ends the work of clients"),
+            at("down --help", "stops the daemons of devices"),
+            at("help changing", "Ending clients"),
+            at("help changing", "Taking devices down"),
+        ],
+    ),
+    (
+        &["audit"],
+        &[
+            at("help security", "Auditing"),
+            at("help monitoring", "Who uses a device"),
+        ],
+    ),
+    (
+        &["rollback", "roll back"],
+        &[
+            at("help recipes", "Roll back"),
+            at("help changing", "Which profile was applied, and going back"),
+            at("help changing", "When something fails"),
+        ],
+    ),
+    (
+        &["drift"],
+        &[
+            at("plan --help", "shows what differs from a profile"),
+            at("help status", "States"),
+            at("help monitoring", "Alerts"),
+        ],
+    ),
+    (
+        &["alert", "alerts", "alerting"],
+        &[
+            at("metrics --help", "prints metrics and alerts for Prometheus"),
+            at("help monitoring", "Alerts"),
         ],
     ),
     (

@@ -124,7 +124,9 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
             .map(|place| place.what)
             .collect();
         let is_indexed = !indexed.is_empty();
-        let lines = [indexed, searched.lines_with(&beginning)].concat();
+        let mut with_word = searched.lines_with(&beginning);
+        with_word.retain(|line| !indexed.contains(line));
+        let lines = [indexed, with_word].concat();
         if lines.is_empty() && ours.is_none() {
             continue;
         }

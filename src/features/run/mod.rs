@@ -42,7 +42,7 @@ use notes::{
     note_choice, note_container, note_listed, note_lost, note_not_bound, note_others, note_visible,
     warn_of_nccl,
 };
-use obstacle::{RunObstacle, wait_until};
+use obstacle::{RunObstacle, check_not_stopped, find_free, wait_until};
 use target::{ChooseArgs, RANKS, Target, program_variables};
 
 /// Run a program as an MPS client of a device
@@ -245,6 +245,7 @@ impl RunArgs {
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::environment_variable)?;
         let count = devices.len();
+        let free = find_free(&node, &devices);
         let mut ranks = None;
         let joint;
         if self.joint {
@@ -273,7 +274,9 @@ impl RunArgs {
             };
             devices = vec![devices[position]];
         }
-        let joined = PrivateDevice::join_all(environment, &devices)?;
+        // One of several devices is not replaced by another one.
+        let free = free.filter(|_| ranks == Some(1) && devices.len() == 1);
+        let joined = PrivateDevice::join_all(environment, &devices, free)?;
         if let Some(ranks) = ranks {
             note_others(&devices[0].name, ranks, count);
         }
@@ -351,6 +354,7 @@ impl RunArgs {
         let names = node
             .resolve_words(self.device.as_slice())
             .map_err(CommandError::from)?;
+        check_not_stopped(&node, &names)?;
         for served in names.iter().filter_map(|name| node.served_named(name)) {
             check_joint_name(&node, served, self.device.as_deref().unwrap_or_default())?;
         }

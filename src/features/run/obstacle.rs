@@ -6,7 +6,7 @@ use crate::client::another_device;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::Node;
+use crate::node::{Device, Node};
 use crate::render::note;
 use crate::state::DeviceRecord;
 
@@ -80,4 +80,20 @@ pub(super) fn wait_until<T>(
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Refuses devices of which none is served, if `down` has stopped one.
+pub(super) fn check_not_stopped(node: &Node, names: &[String]) -> Result<()> {
+    if names.iter().any(|name| node.served_named(name).is_some()) {
+        return Ok(());
+    }
+    let stopped = names.iter().find_map(|name| node.stopped_error(name));
+    stopped.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Returns the first of these devices that has no daemon and no programs, and that `down` has not stopped.
+pub(super) fn find_free<'n>(node: &Node, devices: &[&'n Device]) -> Option<&'n Device> {
+    let mut unserved = devices.iter().filter(|device| device.served.is_none());
+    let free = unserved.find(|device| !device.is_in_use() && node.find_stopped(device).is_none());
+    free.copied()
 }

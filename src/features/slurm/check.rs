@@ -189,6 +189,7 @@ mod tests {
             share: None,
             client_limit: None,
             only_for: None,
+            stopped: None,
         }
     }
 

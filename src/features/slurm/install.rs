@@ -9,7 +9,7 @@ use super::conf::SlurmFiles;
 use super::lines::ConfFile;
 use super::numbering::{LineArgs, PrintedLines};
 use super::site_scripts::{ScriptCall, call_by_value, is_about, is_pattern, pattern_matches};
-use crate::commands::Context;
+use crate::commands::{Context, untrusted_program_error};
 use crate::error::{ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
@@ -162,12 +162,8 @@ fn check_program(program: &Path) -> Result<()> {
     let hint =
         "install the program in a directory of root: `install -m 755 mig-mps /usr/local/bin/`";
     let shown = program.display();
-    check_trusted_program(program).map_err(|error| {
-        command_error(format_args!(
-            "Slurm would run {shown} as root, but another user can change it: {error}"
-        ))
-        .with_hint(hint)
-    })?;
+    check_trusted_program(program)
+        .map_err(|error| untrusted_program_error("Slurm", program, &error).with_hint(hint))?;
     if let Some(part) = part_closed_to_others(program) {
         return Err(command_error(format_args!(
             "Slurm would run {shown} as the users of jobs, but they cannot enter {}",

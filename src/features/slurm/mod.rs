@@ -5,6 +5,7 @@
 //! All of it was tried with Slurm 22.05.8, and most with 24.11.5. Slurm numbers the GPUs of a node by their place in its
 //! own list: gres.conf's entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
 
+mod assigned;
 mod check;
 mod conf;
 mod epilog;

@@ -6,16 +6,14 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::check::gres_differences;
-use super::conf::{Gres, SlurmFiles, check_name, node_name, numbered, split_resources};
+use super::conf::{Gres, SlurmFiles, check_name, node_name, split_resources};
 use super::host_list::expand_host_list;
-use super::job::SlurmJob;
-use super::joint::{gpu_of_files, joint_error};
 use crate::commands::Context;
 use crate::commands::args::number;
 use crate::error::{Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, format_count, join_words, to_printable};
-use crate::node::{Detail, Device, Gpu, Node, observe};
+use crate::host::{Environment, join_words, to_printable};
+use crate::node::{Detail, Device, Gpu, NoSuchDevice, Node, Served, observe};
 use crate::render::format::group_by;
 use crate::render::{examples_and_statuses, note, print, report, warn};
 use crate::settings::Serve;
@@ -32,8 +30,15 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
             ));
         }
         for device in node.devices_of(gpu) {
+            // A device that an administrator has stopped still exists, and its line keeps the numbers of the others.
+            let stopped = node.find_stopped(device);
+            let started = stopped.map(|(run_dir, stopped)| Served {
+                hardware_limit: node.size_of(device).and_then(|size| size.clients),
+                ..Served::new(stopped.record.clone(), run_dir)
+            });
+            let served = device.served.as_ref().or(started.as_ref());
             // Slurm counts what is on one GPU.
-            let served = device.served.as_ref().filter(|_| !device.key.is_joint());
+            let served = served.filter(|_| !device.key.is_joint());
             if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
                 devices.push(GresDevice {
                     name: device.name.clone(),
@@ -48,6 +53,7 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
                         _ => None,
                     },
+                    stopped: stopped.map(|(_, stopped)| stopped.error()),
                 });
             }
         }
@@ -93,73 +99,6 @@ pub(super) fn device_of<'d>(gres: &Gres, devices: &'d [GresDevice]) -> Option<&'
         // The file of the GPU stands in the entries of its instances, too.
         is_named && (device.files.len() > 1) == is_of_instance
     })
-}
-
-/// Returns the names of a job's devices, in Slurm's order. The node is one with its geometry.
-pub(super) fn devices_of_job(
-    environment: &Environment,
-    node: &Node,
-    job: &SlurmJob,
-) -> Result<Vec<String>> {
-    // Slurm names what it has detected itself by UUID, and everything else by number.
-    let uuids: Vec<&String> = job
-        .visible
-        .iter()
-        .filter(|word| word.starts_with("MIG-") || word.starts_with("GPU-"))
-        .collect();
-    if uuids.len() == job.gpus.len() {
-        return uuids
-            .into_iter()
-            .map(|uuid| name_by_uuid(node, uuid))
-            .collect();
-    }
-    let devices = gres_devices(environment, node)?;
-    let (files, name) = (SlurmFiles::find(&environment.host), node_name()?);
-    let conf = files.gres_of(&name)?;
-    if conf.detects {
-        return Err(command_error(
-            "gres.conf uses AutoDetect, so the GPU numbers of a job cannot be mapped to devices",
-        )
-        .with_hint("list the GPUs in gres.conf; `mig-mps slurm gres` prints the lines"));
-    }
-    let shown = files.gres_conf.display().to_string();
-    let gpus = numbered(conf.gpus, files.node_gres(&name)?.as_deref())?;
-    let mut names = Vec::new();
-    for gpu in &job.gpus {
-        let gres = gpus.get(*gpu).ok_or_else(|| {
-            let count = format_count(gpus.len(), "GPU");
-            command_error(format_args!(
-                "the job has GPU {gpu} of node {name}, but {shown} and slurm.conf list {count}"
-            ))
-            .with_hint("run `mig-mps slurm gres` to print the lines of this node")
-        })?;
-        let device = device_of(gres, &devices).ok_or_else(|| {
-            if let Some(error) = gpu_of_files(node, gres).and_then(|gpu| joint_error(node, gpu)) {
-                return error;
-            }
-            let file = gres.files.last().map_or("without File", String::as_str);
-            command_error(format_args!(
-                "the job has {file}, but no device of mig-mps has this file"
-            ))
-            .with_hint("run `mig-mps slurm gres --check` to compare gres.conf with the node")
-        })?;
-        names.push(device.name.clone());
-    }
-    Ok(names)
-}
-
-fn name_by_uuid(node: &Node, uuid: &str) -> Result<String> {
-    node.device_with_uuid(uuid)
-        .filter(|device| device.served.is_some() && device.is_there())
-        .map(|device| device.name.clone())
-        .ok_or_else(|| {
-            let gpu = node.gpu_with_uuid(uuid);
-            if let Some(error) = gpu.and_then(|gpu| joint_error(node, gpu)) {
-                return error;
-            }
-            command_error(format_args!("the job has {uuid}, which no daemon serves"))
-                .with_hint("run `mig-mps status` to see the devices that have a daemon")
-        })
 }
 
 /// The lines to print.
@@ -236,6 +175,11 @@ fn observe_devices(context: &Context<'_>) -> Result<(Node, Vec<GresDevice>)> {
         let name = &served.record.name;
         note(&format!(
             "device {name} is left out, because it is a joint device, and gres.conf lists devices on one GPU"
+        ));
+    }
+    for stopped in devices.iter().filter_map(|device| device.stopped.as_ref()) {
+        note(&format!(
+            "{stopped}; its line keeps the numbers of the other devices, and its jobs fail until it is started again"
         ));
     }
     Ok((node, devices))
@@ -420,6 +364,8 @@ pub struct GresDevice {
     pub client_limit: Option<u32>,
     /// The users whose programs the device takes, if it does not take everybody's: `user:alice`.
     pub only_for: Option<String>,
+    /// The error of its jobs, if an administrator has stopped it.
+    pub stopped: Option<NoSuchDevice>,
 }
 
 impl GresDevice {
@@ -528,6 +474,7 @@ mod tests {
             share: None,
             client_limit: None,
             only_for: None,
+            stopped: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! `mig-mps slurm prolog` and `mig-mps slurm task-prolog`
 
+use super::assigned::devices_of_job;
 use super::health::nonempty_variable;
 use super::job::SlurmJob;
-use super::numbering::devices_of_job;
 use crate::client::{ClientOptions, NotReady, another_device};
 use crate::commands::env::{check_utf8, client_variables, slurm_lines};
 use crate::commands::{Context, verify};

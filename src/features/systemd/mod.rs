@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::commands::Context;
 use crate::commands::args::{ProfileSource, socket_address};
+use crate::commands::{Context, untrusted_program_error};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NODE_FEATURES, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_LIBRARY, ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN,
@@ -297,11 +297,8 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
 /// Refuses a program that another user could replace: systemd runs it as root.
 fn check_program(program: &Path) -> Result<()> {
     check_trusted_program(program).map_err(|error| {
-        command_error(format_args!(
-            "systemd would run {} as root, but another user can change it: {error}",
-            program.display()
-        ))
-        .with_hint("install the program where only root can change it, such as /usr/local/bin")
+        let hint = "install the program where only root can change it, such as /usr/local/bin";
+        untrusted_program_error("systemd", program, &error).with_hint(hint)
     })
 }
 

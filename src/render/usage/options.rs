@@ -316,7 +316,7 @@ const NEEDLESS_OPTIONS: [(&str, &[&str], &str); 2] = [
             "--min-memory <SIZE>",
             "--product <REGEX>",
         ],
-        "omit the device; --private uses the GPUs in the environment, or those of the Slurm job",
+        "omit the device; --private uses the GPUs in CUDA_VISIBLE_DEVICES, or those of the Slurm job",
     ),
     (
         "--copies <N>",

@@ -9,7 +9,7 @@ use crate::node::{Device, Node};
 pub fn joint_device(node: &Node, devices: &[&Device]) -> Result<Device> {
     devices
         .iter()
-        .try_for_each(|device| check_not_served(device))?;
+        .try_for_each(|device| check_not_served(device, None))?;
     if let [only] = devices {
         return Ok((*only).clone());
     }

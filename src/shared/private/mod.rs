@@ -64,11 +64,16 @@ pub struct PrivateDevice {
 }
 
 impl PrivateDevice {
-    /// Joins the programs on these devices, whose daemons start side by side if they do not run.
-    pub fn join_all(environment: &Environment, devices: &[&Device]) -> Result<Vec<Self>> {
+    /// Joins the programs on these devices, whose daemons start side by side if they do not run. `free` is a device that can be
+    /// used instead of one that is served.
+    pub fn join_all(
+        environment: &Environment,
+        devices: &[&Device],
+        free: Option<&Device>,
+    ) -> Result<Vec<Self>> {
         devices
             .iter()
-            .try_for_each(|device| check_not_served(device))?;
+            .try_for_each(|device| check_not_served(device, free))?;
         let until = Instant::now() + START_TIMEOUT;
         let mut joining = Vec::new();
         for device in devices {
@@ -242,15 +247,22 @@ fn find_process(pid: Pid) -> Option<Process> {
 }
 
 /// Refuses a device that a daemon of mig-mps serves.
-fn check_not_served(device: &Device) -> Result<()> {
+fn check_not_served(device: &Device, free: Option<&Device>) -> Result<()> {
     let Some(served) = device.live_daemon() else {
         return Ok(());
     };
     let (name, run_dir) = (&device.name, served.run_dir.path().display());
     let what = format!("device {name} is already served by a daemon of {run_dir}");
-    let hint = format!(
-        "run `mig-mps run {name}` to use that daemon; --private is for devices without a daemon"
-    );
+    let hint = match free {
+        Some(free) => format!(
+            "run `CUDA_VISIBLE_DEVICES={} mig-mps run --private -- PROGRAM` to use device {}, which is free; or run \
+             `mig-mps run {name}` to use the daemon of device {name}",
+            free.uuid, free.name
+        ),
+        None => format!(
+            "run `mig-mps run {name}` to use that daemon; --private is for devices without a daemon"
+        ),
+    };
     Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
 }
 

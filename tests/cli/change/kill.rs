@@ -540,8 +540,29 @@ fn users_end_their_own_clients_and_no_others() {
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
     let mut client = sim.app_of_nobody("0", &["hold"]);
     assert!(client.wait_up().ends_with("mps yes"));
-    let refused = by_nobody(client.pid()).ended(4);
-    assert_contains(&refused.stderr, "not enough privilege");
+    let pid = client.pid().to_string();
+    for signal in [&[][..], &["--signal"]] {
+        let words = [&["kill", "0", &pid, "--yes"], signal].concat();
+        let refused = Ran::of(&mut sim.by_other(&words)).ended(4).stderr;
+        assert_contains(&refused, "not enough privilege");
+        let own = format!("hint: run `kill {pid}` to end it, because it is your own program\n");
+        assert_contains(&refused, &own);
+        assert!(!refused.contains("sudo"), "{refused}");
+    }
+    // Without a pid, those of other users are not listed.
+    let others = sim.client("0");
+    let refused = Ran::of(&mut sim.by_other(&["kill", "0"])).ended(2).stderr;
+    let own = format!("hint: run `kill {pid}` to end your own program on device 0\n");
+    assert_contains(&refused, &own);
+    let of_root = others.pid().to_string();
+    let refused = Ran::of(&mut sim.by_other(&["kill", &of_root]))
+        .ended(2)
+        .stderr;
+    assert_contains(
+        &refused,
+        &format!("ask root to run `mig-mps kill 0 {of_root}`"),
+    );
+    assert!(others.finish().status.success());
     sim.run(&["kill", "0", &client.pid().to_string(), "--yes"])
         .ended(0);
     assert!(client.finish().output.contains("err 810"));

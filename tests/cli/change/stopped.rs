@@ -131,16 +131,29 @@ fn every_word_leads_back() {
     for words in [
         &["up", "class"][..],
         &["plan", "class"],
-        &["run", "class", "--", "true"],
-        &["env", "class"],
-        &["set", "class", "max-clients=2"],
-        &["verify", "class"],
         &["check", "class"],
     ] {
         let ran = sim.run(words);
         assert_ne!(ran.status, 0, "{words:?}");
         assert_contains(&ran.stderr, starts);
     }
+    let why = "error: device class was stopped by root at 20";
+    let starts = "mig-mps down class)\nhint: run `mig-mps start class` to start it again\n";
+    for words in [
+        &["run", "class", "--", "true"][..],
+        &["run", "--any", "class", "--", "true"],
+        &["env", "class"],
+        &["set", "class", "max-clients=2"],
+        &["verify", "class"],
+    ] {
+        let ran = sim.run(words);
+        assert_ne!(ran.status, 0, "{words:?}");
+        assert_contains(&ran.stderr, why);
+        assert_contains(&ran.stderr, starts);
+    }
+    // Only words that name a device.
+    let ran = sim.run(&["run", "nope", "--", "class"]).stderr;
+    assert!(!ran.contains("was stopped"), "{ran}");
     let unknown = sim.run(&["restart", "nope"]).stderr;
     assert!(!unknown.contains("applied profile"), "{unknown}");
 }
@@ -149,10 +162,22 @@ fn every_word_leads_back() {
 fn a_user_is_sent_back_by_sudo() {
     needs_root!();
     let sim = stopped();
-    let said = Ran::of(&mut sim.by_nobody(&["run", "class", "--", "true"])).ended(125);
+    let said = Ran::of(&mut sim.by_other(&["run", "class", "--", "true"])).ended(125);
     assert_contains(
         &said.stderr,
-        "run `sudo mig-mps start class` to start a daemon",
+        "error: device class was stopped by root at 20",
+    );
+    assert_contains(
+        &said.stderr,
+        "hint: ask root to start it (`sudo mig-mps start class`)\n",
+    );
+    let alike = CLASS.replace("2g", "3g");
+    let sim = Sim::served("a100-80gb", 1, &alike);
+    sim.run(&["down", "class"]).ended(0);
+    let said = Ran::of(&mut sim.by_other(&["run", "class", "--", "true"])).ended(125);
+    assert_contains(
+        &said.stderr,
+        "hint: ask root to start it (`sudo mig-mps start class`), or use device half, which is free\n",
     );
 }
 
@@ -164,7 +189,7 @@ fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
         .run_dir()
         .join(sim.uuid("half"))
         .join("device.json");
-    let said = || sim.run(&["run", "class", "--", "true"]).stderr;
+    let said = || sim.run(&["plan", "class"]).stderr;
     assert_contains(&said(), "but no daemon serves it");
     fs::write(&record, "{").unwrap();
     assert!(!said().contains("but no daemon serves it"), "{}", said());

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, in_state, needs_root, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, in_state, needs_root, shell};
 
 #[test]
 fn an_ignored_sigchld_is_taken_back() {
@@ -248,4 +248,24 @@ fn the_directory_of_a_device_with_a_long_name_fits_a_socket() {
     assert!(pipe.len() <= 87, "{env}");
     let ran = sim.run(&["run", &name, "--", "cuda-app", "run", "0"]);
     assert!(ran.ended(0).stdout.contains("mps yes"));
+}
+
+/// The output is for scripts: it stays as it is.
+#[test]
+fn env_notes_that_programs_would_run_outside_mps() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"user:root\"");
+    let outside = "; programs with these variables run outside MPS";
+    let own = sim.run(&["env", "0", "--format", "dotenv"]).ended(0);
+    assert!(!own.stderr.contains("outside MPS"), "{}", own.stderr);
+    let others = Ran::of(&mut sim.by_other(&["env", "0"])).ended(0);
+    let pipe = own.stdout.lines().next().unwrap();
+    assert_contains(&others.stdout, &format!("export {pipe}\n"));
+    let note = format!("note: device 0 serves only user root, not user nobody{outside}");
+    assert_contains(&others.stderr, &note);
+    sim.kill_daemon("0");
+    let dead = sim.run(&["env", "0", "--format", "dotenv"]).ended(0);
+    assert_eq!(dead.stdout, own.stdout);
+    let note = format!("note: the daemon of device 0 has died{outside}");
+    assert_contains(&dead.stderr, &note);
 }

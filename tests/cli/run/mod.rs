@@ -467,3 +467,30 @@ fn a_program_without_a_name_is_named() {
     let ran = sim.run(&["run", "0.0", "--", ""]).ended(127);
     assert_contains(&ran.stderr, "error: cannot run '': ");
 }
+
+/// A device that is too small is not waited for, whoever is on it.
+#[test]
+fn a_device_that_never_fits_is_not_waited_for() {
+    needs_root!();
+    let profile = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", name = \"small\" }, \
+                   { profile = \"3g\", name = \"trainer\", mps = { serve = \"user:root\" } } ]\n";
+    let sim = Sim::served("a100-80gb", 1, profile);
+    let busy = sim.client("small");
+    let run = [
+        "run",
+        "--any",
+        "--min-memory",
+        "30G",
+        "--wait",
+        "2s",
+        "--",
+        "true",
+    ];
+    let ran = Ran::of(&mut sim.by_other(&run)).ended(125);
+    assert!(!ran.stderr.contains("--wait"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("waiting"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "device small has ");
+    assert_contains(&ran.stderr, "less than 30G");
+    assert_contains(&ran.stderr, "device trainer serves only user root");
+    assert!(busy.finish().status.success());
+}

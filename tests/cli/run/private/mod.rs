@@ -676,3 +676,29 @@ fn ctrl_c_ends_the_program_and_then_the_daemon() {
     let _ = talk.end().ended(130);
     nothing_is_left(&sim);
 }
+
+#[test]
+fn a_device_that_is_served_leads_to_a_free_one() {
+    needs_root!();
+    let one = "[[gpu]]\nselect = { index = [0] }\nmig = false\nname = \"small-1\"\n";
+    let sim = Sim::served("h200", 2, one);
+    let free = sim.uuid("1");
+    let refused = Ran::of(&mut private(&sim, &["--", "true"]))
+        .ended(125)
+        .stderr;
+    let hint = format!(
+        "hint: run `CUDA_VISIBLE_DEVICES={free} mig-mps run --private -- PROGRAM` to use device 1, which is free; or \
+         run `mig-mps run small-1` to use the daemon of device small-1\n"
+    );
+    assert_contains(&refused, &hint);
+    // The job has no other device.
+    let mut command = private(&sim, &["--", "true"]);
+    let refused = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "0"))
+        .ended(125)
+        .stderr;
+    assert!(!refused.contains(&free), "{refused}");
+    let refused = Ran::of(&mut private(&sim, &["small-1", "--", "true"]))
+        .ended(125)
+        .stderr;
+    assert_contains(&refused, "CUDA_VISIBLE_DEVICES");
+}
