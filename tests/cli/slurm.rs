@@ -924,7 +924,7 @@ fn another_users_program_is_never_of_the_job() {
         "{}",
         ended.stdout
     );
-    assert!(!own.finish().status.success());
+    assert!(!own.await_end().status.success());
     assert!(other_job.finish().status.success() && forger.finish().status.success());
 }
 
@@ -960,7 +960,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
         let ended = Ran::of(epilog.env("SLURM_JOB_GPUS", "3")).ended(0);
         let line = format!("mig-mps: job 7 left pid {} (", app.pid());
         assert!(ended.stdout.starts_with(&line), "{name}: {}", ended.stdout);
-        assert!(!app.finish().status.success());
+        assert!(!app.await_end().status.success());
     }
 }
 
@@ -996,7 +996,7 @@ fn a_program_of_the_job_that_waits_is_ended() {
     let ended = Ran::of(&mut epilog(&sim)).ended(0);
     let line = format!("mig-mps: job 7 left pid {} (", left.pid());
     assert!(ended.stdout.starts_with(&line), "{ended:?}");
-    assert!(!left.finish().status.success());
+    assert!(!left.await_end().status.success());
     assert!(hers.finish().status.success());
 }
 

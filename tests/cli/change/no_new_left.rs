@@ -109,7 +109,7 @@ fn the_idle_client_ends_with_its_daemon() {
             kill(&sim.device("class")["daemon_pid"]);
             wait_until("it has exited too", || !is_alive(&held));
         }
-        assert!(!client.finish().status.success());
+        assert!(!client.await_end().status.success());
         sim.run(&["up", "--yes"]).ended(0);
         assert_eq!(record(&sim, "class")["closing"], Value::Null);
     }
@@ -125,7 +125,7 @@ fn a_suspended_idle_client_ends_with_the_change() {
         let held = held_client(&sim, "class");
         stop(&held);
         kill(&sim.device("class")["daemon_pid"]);
-        assert!(!client.finish().status.success());
+        assert!(!client.await_end().status.success());
         sim.run(&["heal"]).ended(0);
         assert!(!is_alive(&held), "{command}");
         sim.run(&["up", "--yes"]).ended(0);
@@ -241,7 +241,7 @@ fn what_is_left_when_the_programs_have_exited_is_for_heal_or_start() {
         let client = sim.client("class");
         times_out(&sim, args);
         kill(&sim.device("class")["daemon_pid"]);
-        assert!(!client.finish().status.success());
+        assert!(!client.await_end().status.success());
         for args in [
             &["run", "class", "--", "true"][..],
             &["run", "--any", "class", "--", "true"],
@@ -314,7 +314,7 @@ fn a_stop_is_by_the_command_that_wanted_it() {
     let client = sim.client("class");
     times_out(&sim, &["restart", "class"]);
     sim.run(&["down", "class", "--force"]).ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     let status = sim.run(&["status"]).ended(0).stdout;
     assert_contains(&status, "mig-mps down class --force)");
     sim.run(&["start", "class"]).ended(0);

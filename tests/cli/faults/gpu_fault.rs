@@ -50,7 +50,7 @@ fn a_fault_between_two_answers_is_asked_about_again() {
     let sim = Sim::small();
     let [healthy, faulty] = sim.faulty("0.2");
     let healthy_pid = healthy.pid();
-    assert_eq!(healthy.finish().status.code(), Some(6));
+    assert_eq!(healthy.await_end().status.code(), Some(6));
     let asked = sim.node.dir().join("asked");
     let control = sim.control_script(&format!(
         "input=$(cat)\nchange=\n\

@@ -157,7 +157,7 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert_eq!(remedy, format!("mig-mps kill 0 {} --signal", over.pid()));
     let words: Vec<&str> = remedy.split(' ').skip(1).chain(["--yes"]).collect();
     sim.run(&words).ended(0);
-    assert!(!over.finish().status.success());
+    assert!(!over.await_end().status.success());
     assert_eq!(sim.status()["problems"], json!([]));
     assert!(full.finish().status.success());
 }
