@@ -33,8 +33,8 @@ pub(crate) fn start(testbed: &Testbed, layout: &Layout, allowed: &str) -> Dialog
 }
 
 /// One third of the places where a fault can meet what brings a testbed's node to a layout: the nth occurrence of a name. All
-/// are found by a run without faults, which leaves the node there. Of more than ten
-/// places, every other one is returned unless `EXHAUSTIVE` is set.
+/// are found by a run without faults, which leaves the node there. Of more than ten places, one in three is returned unless
+/// `EXHAUSTIVE` is set.
 pub(crate) fn points(
     testbed: &Testbed,
     layout: &Layout,
@@ -59,7 +59,7 @@ pub(crate) fn points(
         .skip(share)
         .step_by(3)
         .collect();
-    let one_in = if third.len() > 10 { 2 } else { 1 };
+    let one_in = if third.len() > 10 { 3 } else { 1 };
     sample(third, one_in)
 }
 

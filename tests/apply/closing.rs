@@ -61,7 +61,7 @@ fn find_points(sim: &Sim, command: &[&str], share: usize) -> Vec<(String, u32)> 
     found.retain(|on, _| !on.contains(' ') || on.ends_with(" start"));
     let each = |(on, count): (String, u32)| (1..=count.min(4)).map(move |nth| (on.clone(), nth));
     let points: Vec<_> = found.into_iter().flat_map(each).collect();
-    sample(points.into_iter().skip(share).step_by(3), 2)
+    sample(points.into_iter().skip(share).step_by(3), 4)
 }
 
 /// Meets one third of the points with these names in turn.
