@@ -131,7 +131,7 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     let refused = newcomer.wait_up();
     assert_contains(&refused, "805");
     let _ = down.end().ended(0);
-    assert!(app.finish().output.contains("806"));
+    assert!(app.await_end().output.contains("806"));
     drop(newcomer);
 }
 

@@ -187,7 +187,7 @@ fn no_client_is_ended_for_a_switch_that_the_driver_may_refuse() {
     sim.up(SMALL, &["--yes", "--force", "--stop-holders"])
         .ended(0);
     assert_eq!(in_state(&sim.status(), "ready").len(), 2);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
 }
 
 /// An `nvidia-smi` that runs at that moment fails nothing.

@@ -295,7 +295,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_reported() {
     error: device 0.2 has no clients: mig-mps does not serve it
     hint: run `mig-mps status` to see who computes there
     ");
-    assert!(client.finish().output.contains("err 806"));
+    assert!(client.await_end().output.contains("err 806"));
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
     );
     // No signal without the server's word; and one that fails does not save the other.
     assert!(first.finish().status.success());
-    assert!(!second.finish().status.success());
+    assert!(!second.await_end().status.success());
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn with_force_those_who_are_left_are_ended() {
         "restart", "class", "--drain", "1", "--no-new", "--force", "--yes",
     ];
     sim.run(&args).ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     assert_eq!(sim.device("class")["state"], "ready");
 }
 
@@ -389,7 +389,7 @@ fn down_by_force_ends_it_whoever_waits() {
     let client = sim.client("class");
     let first = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     sim.run(&["down", "--force"]).ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     assert_eq!(sim.run_dir(), ["lock", "node.json"]);
     let said = first.end().ended(4).stdout;
     assert_contains(
@@ -405,7 +405,7 @@ fn what_another_change_has_stopped_stays_so() {
     let client = sim.client("class");
     let first = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     sim.run(&["down", "class", "--force"]).ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     let _ = first.end().ended(4);
     assert_eq!(sim.device("class")["state"], "stopped");
 }
@@ -466,7 +466,7 @@ fn a_daemon_that_dies_meanwhile_is_followed_by_the_next() {
     let restart = closing(&sim, "class", &["restart", "class", "--drain", "1h"]);
     kill(&sim.device("class")["daemon_pid"]);
     let _ = restart.end().ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     assert_eq!(sim.device("class")["state"], "ready");
 }
 

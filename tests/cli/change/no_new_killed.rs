@@ -31,7 +31,13 @@ fn killed_at_moments(sim: &Sim, device: &str, commands: &[&[&str]]) -> BTreeSet<
         let before = record(sim, device)["settings"].clone();
         let change = sim.talk(&[args, &["--drain", "1h", "--no-new", "--yes"]].concat());
         // The moments differ; what is recorded in each is what counts.
-        std::thread::sleep(Duration::from_millis(100 * step));
+        if step < 14 {
+            std::thread::sleep(Duration::from_millis(100 * step));
+        } else {
+            wait_until("the device closes", || {
+                !record(sim, device)["closing"].is_null()
+            });
+        }
         change.signal(Signal::KILL);
         drop(change);
         let closing = record(sim, device)["closing"].clone();

@@ -289,7 +289,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
     assert_contains(&ran.stderr, "--force");
     assert_eq!(sim.list(), before);
     sim.up(quarters, &["--yes", "--force"]).ended(0);
-    assert!(!client.finish().status.success());
+    assert!(!client.await_end().status.success());
     let kept = sim.device("0.4");
     assert_eq!(kept["profile"], "3g.40gb");
 }

@@ -147,7 +147,7 @@ fn root_and_she_end_her_clients() {
             kill
         };
         Ran::of(&mut kill).ended(0);
-        assert!(!app.finish().status.success());
+        assert!(!app.await_end().status.success());
     }
 }
 
