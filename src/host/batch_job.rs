@@ -63,16 +63,20 @@ impl Host {
     /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory, in the form in which groups
     /// are compared; `None` if it can be neither, or is the root of all groups.
     pub fn control_group_at(&self, path: &str) -> Option<String> {
-        let mut parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
-        parts.retain(|part| !part.is_empty());
-        if parts.starts_with(&GROUPS_DIRECTORY) {
+        let (path, ends_with_slash) = match path.strip_suffix('/') {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
+        let group = match path.strip_prefix("/sys/fs/cgroup/") {
+            Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
-            let is_version_2 = self.root.join("sys/fs/cgroup/cgroup.controllers").exists();
-            let above = GROUPS_DIRECTORY.len() + usize::from(!is_version_2);
-            parts.drain(..above.min(parts.len()));
-        }
-        let path = format!("/{}", parts.join("/"));
-        Some(format!("/{}", parse_group(&path)?.join("/")))
+            Some(inner) => inner.split_once('/')?.1,
+            None => path.strip_prefix('/')?,
+        };
+        let group = format!("/{}", parse_group(&format!("/{group}"))?.join("/"));
+        // The slash may lack the value of a variable behind it.
+        let is_whole = !ends_with_slash || is_named_for_job(&group);
+        (is_whole && path != "/sys/fs/cgroup").then_some(group)
     }
 
     /// True if a control group has no directory, although the directories of groups are there.
@@ -120,9 +124,6 @@ impl Host {
         caller() != Uid::ROOT && last == Some(true)
     }
 }
-
-/// The directory of control groups.
-const GROUPS_DIRECTORY: [&str; 3] = ["sys", "fs", "cgroup"];
 
 /// The job of a batch system other than Slurm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -635,7 +636,7 @@ mod tests {
     /// LSF makes a group for each process that it starts.
     #[test]
     fn the_groups_of_a_job_of_lsf_are_one() {
-        let host = Host::at("/nowhere");
+        let host = Host::at(Path::new("/nowhere"));
         let at = |path: &str| host.control_group_at(path);
         for (path, own, other) in [
             (
@@ -649,12 +650,12 @@ mod tests {
                 "/lsf/cluster1/job.7[2].4711.1700000000",
             ),
             (
-                "//lsf//cluster1/job.7",
+                "/lsf/cluster1/job.7/",
                 "/lsf/cluster1/job.7.4722.1700000009",
                 "/lsf/cluster1/job.7[1].4722.1700000009",
             ),
             (
-                "/sys/fs/cgroup/memory/lsf/cluster1/job.7.4711.1700000000//",
+                "/sys/fs/cgroup/memory/lsf/cluster1/job.7.4711.1700000000/",
                 "/lsf/cluster1/job.7",
                 "/lsf/cluster2/job.7.4711.1700000000",
             ),
@@ -694,6 +695,10 @@ mod tests {
             "lsf/x",
             "/a/../b",
             "/a/./b",
+            "/a//b",
+            "/a/",
+            "/pbs_jobs.service/jobid/",
+            "/lsf/cluster1/job.7//",
             "/sys/fs/cgroup",
             "/sys/fs/cgroup/",
             "/sys/fs/cgroup/memory/",
