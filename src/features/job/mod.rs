@@ -96,7 +96,10 @@ fn parse_id(text: &str) -> std::result::Result<String, String> {
     if is_job_name(text) && !text.starts_with('.') {
         return Ok(text.to_owned());
     }
-    Err("an id has 1 to 128 letters, digits, and the characters . _ - [ ] @ : # = ƒ".to_owned())
+    Err(
+        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot"
+            .to_owned(),
+    )
 }
 
 /// The output of `mig-mps job begin --json`.
