@@ -40,7 +40,9 @@ pub(super) fn compose_files(
         let separator = text_of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
         return list.split(&*separator).map(PathBuf::from).collect();
     }
-    let place = values_of(&["project-directory"]).last().unwrap_or_default();
+    let place = values_of(&["project-directory"])
+        .next_back()
+        .unwrap_or_default();
     let place = std::env::current_dir().unwrap_or_default().join(place);
     place.ancestors().find_map(usual_files).unwrap_or_default()
 }

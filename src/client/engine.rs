@@ -231,13 +231,11 @@ impl<'a> EngineCall<'a> {
 
     /// True if the pipe directory is at this path of the container.
     fn has_pipe_at(&self, path: &Path, wanted: WantedInContainer<'_>) -> bool {
-        match self.host_path(path) {
-            Some(host) => wanted.has_pipe(&host),
-            None => {
-                let has_all = self.kind == Kind::Apptainer && can_be_bound(wanted.directory);
-                has_all && wanted.has_pipe(path)
-            }
+        if let Some(host) = self.host_path(path) {
+            return wanted.has_pipe(&host);
         }
+        let has_all = self.kind == Kind::Apptainer && can_be_bound(wanted.directory);
+        has_all && wanted.has_pipe(path)
     }
 
     /// Returns the path of the host that a path of the container is by a mount.
@@ -306,7 +304,7 @@ impl<'a> EngineCall<'a> {
                 .for_each(|word| found.read(word)),
             Kind::Charliecloud => values_of(&["set-env"]).for_each(|word| found.read(word)),
             Kind::Pyxis => {
-                if let Some(list) = values_of(&["export"]).last() {
+                if let Some(list) = values_of(&["export"]).next_back() {
                     let is_all = list.split(',').any(|word| word == "ALL");
                     found = if is_all {
                         PipeVariable::PassedOn
@@ -361,17 +359,12 @@ fn missing_in_compose(
         return None;
     }
     let shown = wanted.directory.display().to_string();
-    Some(match wanted.device {
-        Some(device) => {
-            let file =
-                format!("-f device.yaml, which mig-mps env {device} --format compose writes");
-            (vec![shown], file)
-        }
-        None => {
-            let lines = format!(
-                "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
-            );
-            (vec![shown, PIPE_VARIABLE.to_owned()], lines)
-        }
-    })
+    if let Some(device) = wanted.device {
+        let add = format!("-f device.yaml, which mig-mps env {device} --format compose writes");
+        return Some((vec![shown], add));
+    }
+    let add = format!(
+        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
+    );
+    Some((vec![shown, PIPE_VARIABLE.to_owned()], add))
 }

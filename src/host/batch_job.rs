@@ -676,6 +676,12 @@ mod tests {
             assert_eq!(at(&group).as_ref(), Some(&group));
             assert_eq!(is_named_for_job(&group), path.contains("lsf"), "{path}");
         }
+    }
+
+    #[test]
+    fn only_the_names_of_lsf_lose_a_process() {
+        let host = Host::at(Path::new("/nowhere"));
+        let at = |path: &str| host.control_group_at(path);
         let inner = "0::/lsf/cluster1/job.7.4711.17/job.8.4712.18";
         assert!(has_job_below(inner, "/lsf/cluster1/job.7"));
         assert!(has_job_below(inner, "/lsf/cluster1/job.7.4722.19"));
