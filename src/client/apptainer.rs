@@ -5,7 +5,7 @@
 //! different values.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use super::variables::{LOGS, Variables};
@@ -50,8 +50,8 @@ pub(super) fn can_be_bound(directory: &Path) -> bool {
         .any(|byte| b":,".contains(byte) || byte.is_ascii_control())
 }
 
-/// Returns the list of directories of an engine's containers, with the run directory at its end; `None` if the list has it
-/// already, or cannot have it.
+/// Returns the list of directories of an engine's containers, with the run directory at its end, so that no other entry hides
+/// it; `None` if the list is so already, or cannot have it.
 fn add_bind(
     engine: &str,
     run_dir: &Path,
@@ -67,29 +67,54 @@ fn add_bind(
             .iter()
             .find_map(|engine| caller(&format!("{engine}_BINDPATH")))
     };
-    let mut list = own.clone().or_else(other).unwrap_or_default();
-    let run_dir = run_dir.as_os_str();
-    let has_it = list.as_bytes().split(|byte| *byte == b',').any(|entry| {
-        // The source, and the target if the entry has one.
-        entry
-            .trim_ascii()
-            .split(|byte| *byte == b':')
-            .take(2)
-            .all(|path| path == run_dir.as_bytes())
-    });
+    let list = own.clone().or_else(other).unwrap_or_default();
     // No format of `env` has such a value.
-    if list.as_bytes().iter().any(u8::is_ascii_control) || has_it && own.is_some() {
+    if list.as_bytes().iter().any(u8::is_ascii_control) {
         return None;
     }
-    if !has_it {
-        if !list.is_empty() {
-            list.push(",");
-        }
-        for part in [run_dir, OsStr::new(":"), run_dir, OsStr::new(":ro")] {
-            list.push(part);
+    let mut entries = split_entries(list.as_bytes());
+    let [last_source, last_target] = entries
+        .last()
+        .map_or([Path::new(""); 2], |last| paths_of(last));
+    if last_source == run_dir && last_target == run_dir {
+        return own.is_none().then_some(list);
+    }
+    // Of two entries with one target, the engines mount the first.
+    entries.retain(|entry| paths_of(entry)[1] != run_dir);
+    let run_dir = run_dir.as_os_str().as_bytes();
+    entries.push([run_dir, b":", run_dir, b":ro"].concat());
+    Some(OsString::from_vec(entries.join(&b',')))
+}
+
+/// Returns the entries `SOURCE[:TARGET[:OPTION[,OPTION]…]]` of a list of directories, without empty ones.
+fn split_entries(list: &[u8]) -> Vec<Vec<u8>> {
+    let mut entries: Vec<Vec<u8>> = Vec::new();
+    for word in list.split(|byte| *byte == b',') {
+        let name = word.trim_ascii().split(|byte| *byte == b'=').next();
+        let is_option = name.is_some_and(|name| OPTIONS.contains(&name));
+        match entries.last_mut() {
+            Some(entry) if is_option && entry.contains(&b':') => {
+                entry.push(b',');
+                entry.extend_from_slice(word);
+            }
+            _ if word.trim_ascii().is_empty() => {}
+            _ => entries.push(word.to_owned()),
         }
     }
-    Some(list)
+    entries
+}
+
+/// The options of an entry, also behind a comma.
+const OPTIONS: [&[u8]; 4] = [b"ro", b"rw", b"id", b"image-src"];
+
+/// Returns the source and the target of an entry. Paths are equal with more slashes, and with parts that are `.`.
+fn paths_of(entry: &[u8]) -> [&Path; 2] {
+    let mut paths = entry
+        .trim_ascii()
+        .split(|byte| *byte == b':')
+        .map(|path| Path::new(OsStr::from_bytes(path)));
+    let source = paths.next().unwrap_or(Path::new(""));
+    [source, paths.next().unwrap_or(source)]
 }
 
 #[cfg(test)]
@@ -129,28 +154,43 @@ mod tests {
             different,
             [OWN.to_owned(), format!("/s:/t,{OWN}")].map(Some)
         );
-        // The run directory is the last, so that no other directory hides it.
-        for list in [
-            "/run",
-            "/run/mig-mps-2",
-            "/x:/run/mig-mps",
-            "/run/mig-mps:/mps",
+    }
+
+    #[test]
+    fn the_run_directory_is_the_last_and_no_other_has_its_place() {
+        for (list, rest) in [
+            ("/run", "/run,"),
+            ("/run/mig-mps-2", "/run/mig-mps-2,"),
+            ("/run/mig-mps:/mps", "/run/mig-mps:/mps,"),
+            // Of two entries with one target, the engines mount the first.
+            ("/x:/run/mig-mps", ""),
+            ("/x:/run//./mig-mps/:ro,image-src=/a,/opt", "/opt,"),
+            // These hide the run directory.
+            ("/run/mig-mps,/scratch:/run", "/scratch:/run,"),
+            ("/run/mig-mps:/run/mig-mps:ro,/run", "/run,"),
+            ("/run/mig-mps,/tmp:/run/mig-mps", ""),
+            (
+                "/run/mig-mps:/run/mig-mps:rw, /s:/var/run:ro,id=2,",
+                " /s:/var/run:ro,id=2,",
+            ),
+            ("/run/mig-mps,/s:/", "/s:/,"),
+            ("ro,/opt", "ro,/opt,"),
         ] {
-            let added = format!("{list},{OWN}");
             assert_eq!(
                 binds(&[("APPTAINER_BINDPATH", list)]),
-                both(&added),
+                both(&format!("{rest}{OWN}")),
                 "{list}"
             );
         }
     }
 
     #[test]
-    fn a_directory_that_is_bound_is_not_added() {
+    fn a_directory_that_is_bound_last_is_not_added() {
         for list in [
             OWN,
             "/opt:/x,/run/mig-mps",
-            "/run/mig-mps:/run/mig-mps, /opt",
+            "/opt, /run//mig-mps/:/run/./mig-mps:rw,ro",
+            "/run,/run/mig-mps:/run/mig-mps/,",
         ] {
             let lists = binds(&[("APPTAINER_BINDPATH", list), ("SINGULARITY_BINDPATH", list)]);
             assert_eq!(lists, [None, None], "{list}");

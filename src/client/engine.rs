@@ -3,103 +3,39 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
-use super::container::CDI_KIND;
+use super::compose::{compose_files, has_device};
+use super::engine_words::{
+    APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, flags_of_launcher,
+    mounts_of, split_options,
+};
 
 /// The variable without which a program in a container finds no daemon.
-const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+pub(super) const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 /// The options that pass it on, with the GPUs.
 const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
 
-/// Programs that start another program, with their short options that take no value.
-const LAUNCHERS: [(&str, &str); 21] = [
-    ("chrt", "abdfior"),
-    ("env", "iv0"),
-    ("ionice", "t"),
-    ("mpiexec", "qv"),
-    ("mpirun", "qv"),
-    ("nice", ""),
-    ("nohup", ""),
-    ("numactl", "al"),
-    ("orterun", "qv"),
-    ("prun", "qv"),
-    ("setsid", "cfw"),
-    ("srun", SRUN_FLAGS),
-    ("stdbuf", ""),
-    ("strace", "cCdfFhikqrtTvVxyZ"),
-    ("sudo", "AbEHiknPsS"),
-    ("systemd-run", "dGPqrSt"),
-    ("taskset", "acp"),
-    ("time", "apqv"),
-    ("timeout", "v"),
-    ("tini", "gsvw"),
-    ("unshare", "cCfimnpruTU"),
-];
+/// The device that the programs in a container are to use.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedInContainer<'a> {
+    /// Its name; none for a private device.
+    pub device: Option<&'a str>,
+    pub uuid: &'a str,
+    /// The directory to mount, below which the pipe directory is.
+    pub directory: &'a Path,
+    /// The pipe directory by the path in the variable, and by the UUID.
+    pub pipes: &'a [PathBuf; 2],
+}
 
-const SRUN_FLAGS: &str = "EHIKOQXZklsuv";
-
-/// Long options of engines and launchers that take no value.
-const FLAGS: [&str; 56] = [
-    "allow-run-as-root",
-    "cleanenv",
-    "compat",
-    "contain",
-    "containall",
-    "container-readonly",
-    "container-remap-root",
-    "container-writable",
-    "debug",
-    "detach",
-    "env-host",
-    "exclusive",
-    "fakeroot",
-    "foreground",
-    "help",
-    "hold",
-    "ignore-environment",
-    "init",
-    "interactive",
-    "label",
-    "login",
-    "multi-prog",
-    "no-container-mount-home",
-    "no-container-remap-root",
-    "no-healthcheck",
-    "no-home",
-    "no-hostname",
-    "no-hosts",
-    "no-kill",
-    "non-interactive",
-    "nv",
-    "nvccli",
-    "oversubscribe",
-    "overlap",
-    "preserve-env",
-    "preserve-status",
-    "private-tmp",
-    "privileged",
-    "pty",
-    "publish-all",
-    "quiet",
-    "read-only",
-    "remote",
-    "replace",
-    "report-bindings",
-    "rm",
-    "rmi",
-    "root",
-    "rw",
-    "scope",
-    "tag-output",
-    "tty",
-    "unbuffered",
-    "unsetenv-all",
-    "userns",
-    "writable-tmpfs",
-];
+impl WantedInContainer<'_> {
+    /// True for the pipe directory.
+    pub(super) fn has_pipe(&self, path: &Path) -> bool {
+        self.pipes.iter().any(|pipe| pipe == path)
+    }
+}
 
 /// What a container of an engine lacks, in which programs would run outside MPS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,16 +47,21 @@ pub struct MissingOptions {
     pub add: String,
 }
 
-/// Returns what the container lacks that a command line starts, perhaps by way of a launcher, for programs that are to find
-/// their daemon in this directory; `None` if it starts no container, or one that has it. A private device has no name.
+/// Returns what the container lacks that a command line starts, perhaps by way of a launcher, for programs on a device; `None`
+/// if it starts no container, or one that has all. `variable` returns a variable of the engine.
 pub fn missing_engine_options(
     words: &[OsString],
-    device: Option<&str>,
-    directory: &Path,
+    wanted: WantedInContainer<'_>,
+    variable: impl Fn(&str) -> Option<String>,
 ) -> Option<MissingOptions> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let call = EngineCall::find(&words)?;
-    let (lacks, add) = call.missing(device, directory)?;
+    let (lacks, add) = if call.kind == Kind::Compose {
+        let files = compose_files(&call.options, variable);
+        missing_in_compose(&files, wanted)?
+    } else {
+        call.missing(wanted)?
+    };
     Some(MissingOptions {
         engine: call.engine.to_owned(),
         lacks,
@@ -139,6 +80,15 @@ enum Kind {
     Pyxis,
 }
 
+/// The value of the variable in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PipeVariable {
+    /// That of the caller.
+    PassedOn,
+    Set(String),
+    Unset,
+}
+
 /// The start of a container: the engine, and its options up to the image.
 struct EngineCall<'a> {
     engine: &'a str,
@@ -155,8 +105,7 @@ impl<'a> EngineCall<'a> {
             if let Some(call) = Self::of_engine(name, rest) {
                 return Some(call);
             }
-            let (_, flags) = LAUNCHERS.iter().find(|(launcher, _)| *launcher == name)?;
-            let (_, rest) = split_options(rest, flags);
+            let (_, rest) = split_options(rest, flags_of_launcher(name)?);
             // The variables of env, and the times and CPUs of others.
             let is_argument =
                 |word: &str| word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
@@ -166,7 +115,8 @@ impl<'a> EngineCall<'a> {
     }
 
     fn of_engine(engine: &'a str, words: &'a [Cow<'a, str>]) -> Option<Self> {
-        let call = |kind, options| {
+        let call = |kind, words, flags: Flags| {
+            let (options, _) = split_options(words, flags);
             Some(Self {
                 engine,
                 kind,
@@ -183,86 +133,113 @@ impl<'a> EngineCall<'a> {
             }
         };
         match engine {
-            "apptainer" | "singularity" => {
-                let flags = "cCdefipqsuvwx";
-                let (verb, rest) = after_verb(flags)?;
-                let starts = ["exec", "run", "shell", "start"].contains(&verb);
-                starts.then(|| call(Kind::Apptainer, split_options(rest, flags).0))?
-            }
-            "ch-run" => call(Kind::Charliecloud, split_options(words, "jqtvwW").0),
-            "docker-compose" | "podman-compose" => call(Kind::Compose, split_options(words, "").0),
-            "docker" | "nerdctl" | "podman" | "podman-remote" => {
-                let (verb, rest) = after_verb("Dr")?;
-                match verb {
-                    "compose" => call(Kind::Compose, split_options(rest, "").0),
-                    "run" | "create" => call(Kind::Docker, split_options(rest, "dhiPqt").0),
-                    _ => None,
+            "apptainer" | "singularity" => match after_verb(APPTAINER)? {
+                ("exec" | "run" | "shell" | "start", rest) => {
+                    call(Kind::Apptainer, rest, APPTAINER)
                 }
-            }
-            "enroot" => {
-                let (verb, rest) = after_verb("")?;
-                (verb == "start").then(|| call(Kind::Enroot, split_options(rest, "hrw").0))?
-            }
-            "srun" => {
-                let (options, _) = split_options(words, SRUN_FLAGS);
-                let has_container = options
-                    .iter()
-                    .any(|(name, _)| name.starts_with("container-"));
-                has_container.then(|| call(Kind::Pyxis, options))?
-            }
+                _ => None,
+            },
+            "ch-run" => call(Kind::Charliecloud, words, CHARLIECLOUD),
+            "docker-compose" | "podman-compose" => call(Kind::Compose, words, COMPOSE),
+            "docker" | "nerdctl" | "podman" | "podman-remote" => match after_verb(DOCKER)? {
+                ("compose", rest) => call(Kind::Compose, rest, COMPOSE),
+                ("run" | "create", rest) => call(Kind::Docker, rest, DOCKER_RUN),
+                _ => None,
+            },
+            "enroot" => match after_verb(ENROOT)? {
+                ("start", rest) => call(Kind::Enroot, rest, ENROOT),
+                _ => None,
+            },
+            "srun" => call(Kind::Pyxis, words, SRUN).filter(|call| {
+                let mut options = call.options.iter();
+                options.any(|(name, _)| name.starts_with("container-"))
+            }),
             _ => None,
         }
     }
 
     /// Returns what the container lacks, and the options for that.
-    fn missing(&self, device: Option<&str>, directory: &Path) -> Option<(Vec<String>, String)> {
-        let shown = directory.display();
-        let lacks_mount = !self.has_directory(directory);
-        let (mount, variables) = (
-            format!("--mount type=bind,src={shown},dst={shown}"),
-            !self.has_variables(),
-        );
-        let add = match (self.kind, lacks_mount, variables) {
-            (Kind::Apptainer, true, _) if !can_be_bound(directory) => mount,
-            (Kind::Charliecloud, true, _) => format!("--bind={shown}:{shown}"),
-            (Kind::Pyxis, true, _) => format!("--container-mounts={shown}:{shown}"),
-            (Kind::Compose, ..) if !self.has_device_file() => {
-                format!(
-                    "-f device.yaml, which mig-mps env {} --format compose writes",
-                    device?
-                )
-            }
-            (Kind::Docker | Kind::Enroot, ..) if self.has_cdi_device() => return None,
-            (Kind::Docker, true, true) => match device {
-                Some(device) => {
-                    let engine = self.engine;
-                    let format = if engine.starts_with("podman") {
-                        "podman"
-                    } else {
-                        "docker"
-                    };
-                    format!(
-                        "these options: {engine} run $(mig-mps env {device} --format {format}) …"
-                    )
-                }
-                None => format!("--volume {shown}:{shown} {PASSED_ON}"),
-            },
-            (Kind::Docker, true, false) => mount,
-            (Kind::Enroot, true, true) => format!("--mount {shown}:{shown} {PASSED_ON}"),
-            (Kind::Enroot, true, false) => format!("--mount {shown}:{shown}"),
-            (Kind::Docker | Kind::Enroot, false, true) => PASSED_ON.to_owned(),
-            _ => return None,
+    fn missing(&self, wanted: WantedInContainer<'_>) -> Option<(Vec<String>, String)> {
+        let WantedInContainer {
+            device, directory, ..
+        } = wanted;
+        if self.has_cdi_device(wanted) {
+            return None;
+        }
+        let variable = self.pipe_variable();
+        let is_of_device = match &variable {
+            PipeVariable::PassedOn => true,
+            PipeVariable::Set(path) => self.has_pipe_at(Path::new(path), wanted),
+            PipeVariable::Unset => false,
         };
-        let lacks_variables = variables && matches!(self.kind, Kind::Docker | Kind::Enroot);
-        let lacks = [
-            (lacks_mount || self.kind == Kind::Compose).then(|| shown.to_string()),
-            lacks_variables.then(|| PIPE_VARIABLE.to_owned()),
-        ];
+        let is_elsewhere = is_of_device && variable != PipeVariable::PassedOn;
+        let lacks_mount = !is_elsewhere && !self.has_directory(wanted);
+        if is_of_device && !lacks_mount {
+            return None;
+        }
+        let shown = directory.display();
+        let mount = match self.kind {
+            Kind::Charliecloud => format!("--bind={shown}:{shown}"),
+            Kind::Pyxis => format!("--container-mounts={shown}:{shown}"),
+            Kind::Enroot => format!("--mount {shown}:{shown}"),
+            Kind::Docker if !is_of_device => format!("--volume {shown}:{shown}"),
+            _ => format!("--mount type=bind,src={shown},dst={shown}"),
+        };
+        // The pipe directory of a private device has another name each time.
+        let pipe = device.map(|_| format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()));
+        let pass_on = match (self.kind, &pipe) {
+            _ if is_of_device => None,
+            (Kind::Docker | Kind::Enroot, _) => Some(PASSED_ON.to_owned()),
+            (Kind::Pyxis, _) => Some("--export=ALL".to_owned()),
+            (Kind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
+            (_, pipe) => Some(format!("--env {}", pipe.as_ref()?)),
+        };
+        let add = match (self.kind, device) {
+            (Kind::Docker, Some(device)) if lacks_mount && !is_of_device => {
+                let engine = self.engine;
+                let format = if engine.starts_with("podman") {
+                    "podman"
+                } else {
+                    "docker"
+                };
+                format!("these options: {engine} run $(mig-mps env {device} --format {format}) …")
+            }
+            _ => {
+                let options = [lacks_mount.then_some(mount), pass_on];
+                options.into_iter().flatten().collect::<Vec<_>>().join(" ")
+            }
+        };
+        let lacked_variable = match (variable, pipe) {
+            _ if is_of_device => None,
+            (PipeVariable::Set(_), Some(pipe)) => Some(pipe),
+            _ => Some(PIPE_VARIABLE.to_owned()),
+        };
+        let lacks = [lacks_mount.then(|| shown.to_string()), lacked_variable];
         Some((lacks.into_iter().flatten().collect(), add))
     }
 
-    /// True if a mount has the directory, a directory in it, or one above it at the same path.
-    fn has_directory(&self, directory: &Path) -> bool {
+    /// True if the container has the directory in which its programs look for the daemon. Apptainer has it by its variables.
+    fn has_directory(&self, wanted: WantedInContainer<'_>) -> bool {
+        if self.kind == Kind::Apptainer && can_be_bound(wanted.directory) {
+            return true;
+        }
+        match wanted.device {
+            Some(_) => self.has_pipe_at(&wanted.pipes[0], wanted),
+            None => self.host_path(wanted.directory).as_deref() == Some(wanted.directory),
+        }
+    }
+
+    /// True if the pipe directory is at this path of the container.
+    fn has_pipe_at(&self, path: &Path, wanted: WantedInContainer<'_>) -> bool {
+        if let Some(host) = self.host_path(path) {
+            return wanted.has_pipe(&host);
+        }
+        let has_all = self.kind == Kind::Apptainer && can_be_bound(wanted.directory);
+        has_all && wanted.has_pipe(path)
+    }
+
+    /// Returns the path of the host that a path of the container is by a mount.
+    fn host_path(&self, path: &Path) -> Option<PathBuf> {
         let names: &[&str] = match self.kind {
             Kind::Apptainer => &["B", "bind", "mount"],
             Kind::Charliecloud => &["b", "bind"],
@@ -271,124 +248,123 @@ impl<'a> EngineCall<'a> {
             Kind::Pyxis => &["container-mounts"],
             Kind::Compose => &[],
         };
-        let has_place = self.kind != Kind::Docker;
-        self.options
-            .iter()
+        let is_docker = self.kind == Kind::Docker;
+        let options = self.options.iter();
+        let mut covering: Vec<(&str, &Path)> = options
             .filter(|(name, _)| names.contains(name))
-            .flat_map(|(_, value)| mounts_of(value, has_place))
-            .any(|(source, target)| {
-                let target = Path::new(target);
-                let is_same = Path::new(source) == target;
-                source.starts_with('/')
-                    && target.parent().is_some()
-                    && (target.starts_with(directory) || is_same && directory.starts_with(target))
+            .flat_map(|(_, value)| mounts_of(value, !is_docker))
+            .map(|(source, target)| (source, Path::new(target)))
+            .filter(|(source, target)| {
+                source.starts_with('/') && target.parent().is_some() && path.starts_with(target)
             })
-    }
-
-    /// True if the variables of a client are passed on.
-    fn has_variables(&self) -> bool {
-        let is_variable = |value: &str| {
-            let name = value.split('=').next().unwrap_or_default();
-            name == PIPE_VARIABLE
-                || name
-                    .strip_suffix('*')
-                    .is_some_and(|start| PIPE_VARIABLE.starts_with(start))
-        };
-        self.options.iter().any(|(name, value)| match *name {
-            "e" | "env" => is_variable(value),
-            "env-file" | "env-host" => true,
-            _ => false,
-        })
-    }
-
-    /// True for a device of the CDI file, which has all.
-    fn has_cdi_device(&self) -> bool {
-        let mut options = self.options.iter();
-        options.any(|(name, value)| *name == "device" && value.contains(CDI_KIND))
-    }
-
-    /// True if one of the files of compose has the variables of a client, or cannot be read.
-    fn has_device_file(&self) -> bool {
-        let files = self
-            .options
-            .iter()
-            .filter(|(name, _)| ["f", "file"].contains(name));
-        files
-            .map(|(_, file)| fs::read_to_string(file))
-            .any(|text| text.map_or(true, |text| text.contains(PIPE_VARIABLE)))
-    }
-}
-
-/// Splits words into options with their values, and the words after them. An unknown option has a value.
-fn split_options<'a>(
-    words: &'a [Cow<'a, str>],
-    short_flags: &str,
-) -> (Vec<(&'a str, &'a str)>, &'a [Cow<'a, str>]) {
-    let mut options = Vec::new();
-    let mut rest = words;
-    while let Some((word, after)) = rest.split_first() {
-        let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) else {
-            break;
-        };
-        rest = after;
-        if option == "-" {
-            break;
+            .collect();
+        // Docker mounts what is inside another mount after that.
+        if is_docker {
+            covering.sort_by_key(|(_, target)| target.components().count());
         }
-        let (name, value, is_flag) = match option.strip_prefix('-') {
-            Some(long) => match long.split_once('=') {
-                Some((name, value)) => (name, Some(value), false),
-                None => (long, None, FLAGS.contains(&long)),
-            },
-            // Those without a value may be together, and a value behind the last one.
-            None => match option.find(|c| !short_flags.contains(c)) {
-                Some(at) => {
-                    let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
-                    let value = option[end..].trim_start_matches('=');
-                    (
-                        &option[at..end],
-                        (!value.is_empty()).then_some(value),
-                        false,
-                    )
-                }
-                None => (option, None, true),
-            },
-        };
-        let value = match (value, rest.split_first()) {
-            (Some(value), _) => value,
-            (None, Some((next, after))) if !is_flag => {
-                rest = after;
-                next
-            }
-            _ => "",
-        };
-        options.push((name, value));
+        let (source, target) = covering.pop()?;
+        let inner = path.strip_prefix(target).ok()?;
+        Some(
+            Path::new(source)
+                .components()
+                .chain(inner.components())
+                .collect(),
+        )
     }
-    (options, rest)
+
+    /// Returns the value of the variable that reaches the program.
+    fn pipe_variable(&self) -> PipeVariable {
+        let mut found = match self.kind {
+            Kind::Docker | Kind::Enroot => PipeVariable::Unset,
+            _ => PipeVariable::PassedOn,
+        };
+        let values_of = |wanted: &'static [&'static str]| {
+            let options = self.options.iter();
+            options
+                .filter(move |(name, _)| wanted.contains(name))
+                .map(|(_, value)| *value)
+        };
+        if values_of(&["env-host"]).next().is_some() {
+            found = PipeVariable::PassedOn;
+        }
+        if values_of(&["unsetenv", "unset-env"]).any(is_variable) {
+            found = PipeVariable::Unset;
+        }
+        // Options of one variable are stronger than those of files.
+        for file in values_of(&["env-file"]) {
+            match fs::read_to_string(file) {
+                Ok(text) => text.lines().for_each(|line| found.read(line)),
+                Err(_) => return PipeVariable::PassedOn,
+            }
+        }
+        match self.kind {
+            Kind::Apptainer => values_of(&["env"])
+                .flat_map(|list| list.split(','))
+                .filter(|word| word.contains('='))
+                .for_each(|word| found.read(word)),
+            Kind::Charliecloud => values_of(&["set-env"]).for_each(|word| found.read(word)),
+            Kind::Pyxis => {
+                if let Some(list) = values_of(&["export"]).next_back() {
+                    let is_all = list.split(',').any(|word| word == "ALL");
+                    found = if is_all {
+                        PipeVariable::PassedOn
+                    } else {
+                        PipeVariable::Unset
+                    };
+                    list.split(',').for_each(|word| found.read(word));
+                }
+            }
+            _ => values_of(&["e", "env"]).for_each(|word| found.read(word)),
+        }
+        found
+    }
+
+    /// True for this device of the CDI file, which has all.
+    fn has_cdi_device(&self, wanted: WantedInContainer<'_>) -> bool {
+        let mut options = self.options.iter();
+        matches!(self.kind, Kind::Docker | Kind::Enroot)
+            && options.any(|(name, value)| *name == "device" && has_device(value, wanted))
+    }
 }
 
-/// Returns sources and targets: of `type=bind,src=A,dst=B`, and of `A:B:ro,C:D`. `A` is `A:A` if the engine takes it for one.
-fn mounts_of(value: &str, has_place: bool) -> Vec<(&str, &str)> {
-    if value.split(',').any(|part| part.starts_with("type=")) {
-        let of = |keys: &[&str]| {
-            value.split(',').find_map(|part| {
-                let (key, path) = part.split_once('=')?;
-                keys.contains(&key).then_some(path.trim_end_matches('/'))
-            })
-        };
-        let found = of(&["src", "source"]).zip(of(&["dst", "target", "destination"]));
-        return found.into_iter().collect();
+impl PipeVariable {
+    /// Reads `NAME`, which passes the variable on, or `NAME=VALUE`, as files for shells have it as well.
+    fn read(&mut self, word: &str) {
+        let word = word.trim();
+        let word = word.strip_prefix("export ").unwrap_or(word);
+        match word.split_once('=') {
+            Some((PIPE_VARIABLE, value)) => {
+                *self = Self::Set(value.trim_matches(['"', '\'']).to_owned());
+            }
+            None if is_variable(word) => *self = Self::PassedOn,
+            _ => {}
+        }
     }
-    value
-        .split(',')
-        .filter_map(|mount| {
-            let mut parts = mount.split(':');
-            let source = parts.next()?.trim_end_matches('/');
-            let target = match parts.next() {
-                Some(target) => target.trim_end_matches('/'),
-                None if has_place => source,
-                None => return None,
-            };
-            Some((source, target))
-        })
-        .collect()
+}
+
+/// True for the name of the variable, or a pattern such as `CUDA_*`.
+fn is_variable(name: &str) -> bool {
+    let is_start = |start: &str| PIPE_VARIABLE.starts_with(start);
+    name == PIPE_VARIABLE || name.strip_suffix('*').is_some_and(is_start)
+}
+
+/// Returns what the services of compose lack, and what to add for that.
+fn missing_in_compose(
+    files: &[PathBuf],
+    wanted: WantedInContainer<'_>,
+) -> Option<(Vec<String>, String)> {
+    // A file that cannot be read may have it.
+    let mut texts = files.iter().map(fs::read_to_string);
+    if texts.any(|text| text.map_or(true, |text| has_device(&text, wanted))) {
+        return None;
+    }
+    let shown = wanted.directory.display().to_string();
+    if let Some(device) = wanted.device {
+        let add = format!("-f device.yaml, which mig-mps env {device} --format compose writes");
+        return Some((vec![shown], add));
+    }
+    let add = format!(
+        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
+    );
+    Some((vec![shown, PIPE_VARIABLE.to_owned()], add))
 }

@@ -9,8 +9,10 @@ mod another;
 mod apptainer;
 mod attach;
 pub mod cdi_files;
+mod compose;
 mod container;
 mod engine;
+mod engine_words;
 mod no_access;
 mod ready;
 mod variables;
@@ -21,11 +23,11 @@ pub use another::another_device;
 pub use attach::{HeldClient, hold_device};
 pub use cdi_files::CdiFiles;
 pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
-pub use engine::missing_engine_options;
+pub use engine::{WantedInContainer, missing_engine_options};
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,
     check_user_mapping, verify_devices,
 };
-pub use variables::{ClientOptions, Variables};
+pub use variables::{ClientOptions, Variables, pipe_directory};
 pub use visible::{DeviceList, usable_gpus, visible_devices};

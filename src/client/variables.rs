@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -277,6 +277,17 @@ pub struct Variables {
     pub unset: Vec<String>,
 }
 
+/// Returns the pipe directory of a device as its clients name it.
+pub fn pipe_directory(served: &Served) -> PathBuf {
+    let (record, run_dir) = (&served.record, &served.run_dir);
+    let by_name = run_dir.by_name(&record.name).join("pipe");
+    if by_name.as_os_str().len() <= MAX_PIPE_DIR {
+        by_name
+    } else {
+        run_dir.pipe_dir(&record.uuid)
+    }
+}
+
 impl Variables {
     /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
     pub fn outside_mps(record: &DeviceRecord, nowhere: &Path) -> Self {
@@ -305,12 +316,6 @@ impl Variables {
     ) -> Self {
         let (record, run_dir) = (&served.record, &served.run_dir);
         let logs = environment.logs_of(run_dir.path());
-        let by_name = run_dir.by_name(&record.name).join("pipe");
-        let pipe = if by_name.as_os_str().len() <= MAX_PIPE_DIR {
-            by_name
-        } else {
-            run_dir.pipe_dir(&record.uuid)
-        };
         let visible: Vec<String> = match options.visible_or_default(&record.settings) {
             Visible::Uuid => {
                 let uuids = record.driver_uuids();
@@ -329,7 +334,7 @@ impl Variables {
         let priority = options
             .priority
             .map(|priority| priority.to_number().to_string());
-        let mut variables = Self::with_pipe_directory(pipe.into());
+        let mut variables = Self::with_pipe_directory(pipe_directory(served).into());
         let logs = logs.map(|logs| logs.join(&record.uuid).into());
         variables.set_or_unset(LOGS, logs);
         variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(visible.join(",").into()));

@@ -29,6 +29,7 @@ use crate::state::DeviceRecord;
 #[command(after_help = examples(&[
     ("eval \"$(mig-mps env 0.0)\"", "Set them in this shell"),
     ("mig-mps env 0.0 | source", "The same in fish"),
+    ("eval \"`mig-mps env 0.0`\"", "The same in csh and tcsh"),
     ("docker run $(mig-mps env 0.0 --format docker) IMAGE", "Run a container"),
 ]))]
 pub struct EnvArgs {
@@ -36,7 +37,7 @@ pub struct EnvArgs {
     device: String,
     #[command(flatten)]
     options: ClientOptions,
-    /// Shell syntax: sh, bash, zsh or fish [default: $SHELL]
+    /// Shell syntax: sh, bash, zsh, fish or csh [default: $SHELL]
     #[arg(long, hide_possible_values = true)]
     shell: Option<ShellSyntax>,
     /// Print for another program: json, dotenv, slurm, docker, podman, k8s or compose
@@ -46,10 +47,13 @@ pub struct EnvArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ShellSyntax {
+    #[value(alias = "ash", alias = "dash", alias = "ksh", alias = "mksh")]
     Sh,
     Bash,
     Zsh,
     Fish,
+    #[value(alias = "tcsh")]
+    Csh,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -111,6 +115,13 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
             let shell = args.shell.unwrap_or_else(ShellSyntax::of_caller);
+            let mut values = variables
+                .set
+                .iter()
+                .map(|(_, value)| value.to_string_lossy());
+            if matches!(shell, ShellSyntax::Csh) && values.any(|value| value.contains('\n')) {
+                return Err(line_break_error("a command of csh"));
+            }
             print(&render_lines(&variables, |name, value| {
                 shell.render_line(name, value)
             }))?;
@@ -152,10 +163,13 @@ fn render_dotenv(variables: Variables) -> Result<String> {
     if text.lines().count() == set.len() {
         return Ok(text);
     }
-    Err(
-        command_error("a line of NAME=value cannot have a value with a line break").with_hint(
-            "set MIG_MPS_RUN_DIR to a directory without a line break in its name, then apply the profile again",
-        ),
+    Err(line_break_error("a line of NAME=value"))
+}
+
+fn line_break_error(form: &str) -> CommandError {
+    let error = command_error(format_args!("{form} cannot have a value with a line break"));
+    error.with_hint(
+        "set MIG_MPS_RUN_DIR to a directory without a line break in its name, then apply the profile again",
     )
 }
 
@@ -197,6 +211,12 @@ impl ShellSyntax {
                 format!("set -gx {name} '{value}'")
             }
             (Self::Fish, None) => format!("set -e {name}"),
+            // `eval` makes one line of the output, and an exclamation mark means the history also in quotes.
+            (Self::Csh, Some(value)) => {
+                let value = value.replace('\'', r"'\''").replace('!', r"\!");
+                format!("setenv {name} '{value}';")
+            }
+            (Self::Csh, None) => format!("unsetenv {name};"),
             (_, Some(value)) => format!("export {name}={}", quote_for_shell(value)),
             (_, None) => format!("unset {name}"),
         }

@@ -1,10 +1,11 @@
 //! The jobs of batch systems: the caller's, which ends together, and the names of those of others.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -59,29 +60,41 @@ impl Host {
         job_group_path(&fs::read_to_string(self.root.join("proc/self/cgroup")).ok()?)
     }
 
-    /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory; `None` if it can be neither, or
-    /// is the root of all groups.
+    /// Returns a control group by its path in `/proc/PID/cgroup`, or by that of its directory, in the form in which groups
+    /// are compared; `None` if it can be neither, or is the root of all groups.
     pub fn control_group_at(&self, path: &str) -> Option<String> {
+        let (path, ends_with_slash) = match path.strip_suffix('/') {
+            Some(path) => (path, true),
+            None => (path, false),
+        };
         let group = match path.strip_prefix("/sys/fs/cgroup/") {
             Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
             Some(inner) => inner.split_once('/')?.1,
             None => path.strip_prefix('/')?,
         };
-        let group = format!("/{group}");
-        (is_group_path(&group) && path != "/sys/fs/cgroup").then_some(group)
+        let group = format!("/{}", parse_group(&format!("/{group}"))?.join("/"));
+        // The slash may lack the value of a variable behind it.
+        let is_whole = !ends_with_slash || is_named_for_job(&group);
+        (is_whole && path != "/sys/fs/cgroup").then_some(group)
     }
 
     /// True if a control group has no directory, although the directories of groups are there.
     pub fn lacks_control_group(&self, group: &str) -> bool {
         let groups = self.root.join("sys/fs/cgroup");
-        let inner = group.trim_start_matches('/');
-        let trees = fs::read_dir(&groups).into_iter().flatten().flatten();
-        let mut trees = trees.map(|tree| tree.path()).peekable();
+        let inner = Path::new(group.trim_start_matches('/'));
+        let (above, last) = (inner.parent().unwrap_or(inner), inner.file_name());
+        let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+        // LSF has several groups for a job.
+        let has_group = |tree: &Path| {
+            tree.join(inner).exists()
+                || entries(&tree.join(above))
+                    .filter_map(|entry| entry.file_name().into_string().ok())
+                    .any(|name| last == Some(OsStr::new(strip_process(&name))))
+        };
+        let trees: Vec<PathBuf> = entries(&groups).map(|tree| tree.path()).collect();
         // Version 2 has one tree, version 1 one for each controller.
-        trees.peek().is_some()
-            && !groups.join(inner).exists()
-            && !trees.any(|tree| tree.join(inner).exists())
+        !trees.is_empty() && !has_group(&groups) && !trees.iter().any(|tree| has_group(tree))
     }
 
     /// True if logind ends the caller's processes with their session: `KillUserProcesses=` (logind.conf(5)), by default not
@@ -274,23 +287,17 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
         .filter_map(|path| {
-            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+            let parts = strip_processes(path.split('/').filter(|part| !part.is_empty()));
             let mut inner = (0..parts.len()).rev();
             let nth = inner.find(|&nth| is_job_group(&parts[..nth], parts[nth]))?;
-            Some(
-                [&parts[..nth], &[strip_process(parts[nth])]]
-                    .concat()
-                    .join("/"),
-            )
+            Some(parts[..=nth].join("/"))
         });
     jobs.next()
 }
 
 /// Returns the path of the innermost group of a job in the lines of `/proc/PID/cgroup`, unless users may have made it.
 pub(super) fn job_group_path(groups: &str) -> Option<String> {
-    let (mut parts, ..) = find_job_group(groups)?;
-    let last = parts.last_mut()?;
-    *last = strip_process(last);
+    let (parts, ..) = find_job_group(groups)?;
     let is_verified = !parts.iter().any(|part| is_of_user(part));
     is_verified.then(|| format!("/{}", parts.join("/")))
 }
@@ -315,41 +322,57 @@ fn paths_of(groups: &str) -> impl Iterator<Item = Vec<&str>> {
     groups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
-        .filter(|path| is_group_path(path))
-        .map(|path| path.split('/').skip(1).collect())
+        .filter_map(parse_group)
+}
+
+/// Returns the parts of the path of a group below the root, as the kernel writes it, in the form in which groups are compared.
+fn parse_group(path: &str) -> Option<Vec<&str>> {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
+    let path = path.strip_prefix('/')?;
+    path.split('/')
+        .all(is_part)
+        .then(|| strip_processes(path.split('/')))
+}
+
+/// Returns the parts of the path of a group without what LSF puts behind a job: a job has several such groups.
+fn strip_processes<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut is_below_lsf = false;
+    parts
+        .map(|part| {
+            let stripped = if is_below_lsf {
+                strip_process(part)
+            } else {
+                part
+            };
+            is_below_lsf |= part.contains("lsf");
+            stripped
+        })
+        .collect()
 }
 
 /// True if one of the lines of `/proc/PID/cgroup` has this group, or one below it.
 pub(super) fn has_group(groups: &str, group: &str) -> bool {
-    let parts: Vec<&str> = group.split('/').skip(1).collect();
-    let (last, above) = parts.split_last().unwrap_or((&"", &[]));
-    paths_of(groups).any(|path| {
-        let is_last = |part: &&str| *part == *last || strip_process(part) == *last;
-        path.starts_with(above) && path.get(above.len()).is_some_and(is_last)
-    })
+    parse_group(group).is_some_and(|group| paths_of(groups).any(|path| path.starts_with(&group)))
 }
 
 /// True if one of the lines of `/proc/PID/cgroup` has the group of a job below this one.
 pub(super) fn has_job_below(groups: &str, group: &str) -> bool {
-    let depth = group.split('/').count() - 1;
-    paths_of(groups).any(|path| {
-        let mut below = depth..path.len();
-        has_group(groups, group) && below.any(|nth| is_job_group(&path[..nth], path[nth]))
-    })
+    let Some(group) = parse_group(group) else {
+        return false;
+    };
+    paths_of(groups)
+        .filter(|path| path.starts_with(&group))
+        .any(|path| {
+            let mut below = group.len()..path.len();
+            below.any(|nth| is_job_group(&path[..nth], path[nth]))
+        })
 }
 
 /// True if the name of a group is that of a batch system's job.
 pub fn is_named_for_job(group: &str) -> bool {
-    let parts: Vec<&str> = group.split('/').skip(1).collect();
-    let (last, above) = parts.split_last().unwrap_or((&"", &[]));
-    parse_job_group(above, last).is_some()
-}
-
-/// True for the path of a group below the root, as the kernel writes it.
-fn is_group_path(path: &str) -> bool {
-    let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
-    path.strip_prefix('/')
-        .is_some_and(|path| path.split('/').all(is_part))
+    let parts = parse_group(group).unwrap_or_default();
+    let job = parts.split_last();
+    job.is_some_and(|(last, above)| parse_job_group(above, last).is_some())
 }
 
 /// True for the group of a job, by its name and those of the groups above.
@@ -384,7 +407,7 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
     }
     // LSF: lsf/CLUSTER/job.7.PID.TIME
     if is_below("lsf")
-        && let Some(job) = strip_process(name).strip_prefix("job.")
+        && let Some(job) = name.strip_prefix("job.")
     {
         return Some(("lsf", job));
     }
@@ -397,8 +420,7 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
     }
     // HTCondor: htcondor/condor_var_lib_condor_execute_slot1_1@node, a group for each slot.
     if name.starts_with("condor_") && (parent == "htcondor" || name.contains("_slot")) {
-        let slot = name.rfind("slot").map_or(name, |start| &name[start..]);
-        return Some(("htcondor", slot));
+        return Some(("htcondor", slot_of(name)));
     }
     // OAR: oar/alice_7 and oar-u1000-j7.slice
     if parent == "oar" {
@@ -413,15 +435,29 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
     rank.parse::<u32>().ok().map(|_| ("flux", job))
 }
 
-/// Returns the name of a group without the process id and the time that LSF puts behind a job: a job has several such groups.
+/// Returns the name of a group without the process id and the time that LSF puts behind a job, as in `job.7[1].4711.1700000000`.
 fn strip_process(name: &str) -> &str {
-    let mut parts = name.rsplitn(3, '.');
-    let numbers = [parts.next(), parts.next()];
+    let mut parts = name.split('.');
     let is_number = |part: Option<&str>| part.is_some_and(|part| part.parse::<u64>().is_ok());
-    match parts.next() {
-        Some(job) if job.starts_with("job.") && numbers.into_iter().all(is_number) => job,
+    match [(); 5].map(|()| parts.next()) {
+        [Some("job"), Some(id), pid, time, None] if is_number(pid) && is_number(time) => {
+            &name[.."job.".len() + id.len()]
+        }
         _ => name,
     }
+}
+
+/// Returns the slot in the name of a group of `HTCondor`, such as `slot1_1@node` at the end of `condor_DIRECTORY_slot1_1@node`.
+/// The directory and the node may be called slot as well.
+fn slot_of(name: &str) -> &str {
+    let is_slot = |text: &str| {
+        let end = text["slot".len()..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
+        end.is_empty() || end.starts_with('@')
+    };
+    name.match_indices("slot")
+        .map(|(start, _)| &name[start..])
+        .find(|text| is_slot(text))
+        .unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -595,11 +631,109 @@ mod tests {
             assert!(has_group(&inner, &path), "{path}");
             assert!(!has_group(&format!("0::{other}/inner"), &path), "{path}");
         }
-        // LSF makes a group for each process that it starts.
-        assert!(has_group(
-            "0::/lsf/cluster1/job.7.4722.18",
-            "/lsf/cluster1/job.7"
-        ));
+    }
+
+    /// LSF makes a group for each process that it starts.
+    #[test]
+    fn the_groups_of_a_job_of_lsf_are_one() {
+        let host = Host::at(Path::new("/nowhere"));
+        let at = |path: &str| host.control_group_at(path);
+        for (path, own, other) in [
+            (
+                "/lsf/cluster1/job.7.4711.1700000000",
+                "/lsf/cluster1/job.7.4722.1700000009/inner",
+                "/lsf/cluster1/job.70.4711.1700000000",
+            ),
+            (
+                "/lsf/cluster1/job.7[1].4711.1700000000/",
+                "/lsf/cluster1/job.7[1].4722.1700000009",
+                "/lsf/cluster1/job.7[2].4711.1700000000",
+            ),
+            (
+                "/lsf/cluster1/job.7/",
+                "/lsf/cluster1/job.7.4722.1700000009",
+                "/lsf/cluster1/job.7[1].4722.1700000009",
+            ),
+            (
+                "/sys/fs/cgroup/memory/lsf/cluster1/job.7.4711.1700000000/",
+                "/lsf/cluster1/job.7",
+                "/lsf/cluster2/job.7.4711.1700000000",
+            ),
+            // Other programs give their groups such names as well.
+            (
+                "/site/job.7.4711.1700000000",
+                "/site/job.7.4711.1700000000/inner",
+                "/site/job.7.4722.1700000009",
+            ),
+            ("/site/job.7", "/site/job.7/x", "/site/job.7.4722.17"),
+        ] {
+            let group = at(path).unwrap();
+            assert!(has_group(&format!("0::{own}"), &group), "{path}: {own}");
+            assert!(
+                !has_group(&format!("0::{other}"), &group),
+                "{path}: {other}"
+            );
+            assert_eq!(at(&group).as_ref(), Some(&group));
+            assert_eq!(is_named_for_job(&group), path.contains("lsf"), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_the_names_of_lsf_lose_a_process() {
+        let host = Host::at(Path::new("/nowhere"));
+        let at = |path: &str| host.control_group_at(path);
+        let inner = "0::/lsf/cluster1/job.7.4711.17/job.8.4712.18";
+        assert!(has_job_below(inner, "/lsf/cluster1/job.7"));
+        assert!(has_job_below(inner, "/lsf/cluster1/job.7.4722.19"));
+        for name in [
+            "job.4711.17",
+            "job.7.4711.17.18",
+            "job.7.4711",
+            "job.7.a.17",
+        ] {
+            let group = format!("/lsf/cluster1/{name}");
+            assert_eq!(at(&group), Some(group));
+        }
+        for path in [
+            "",
+            "/",
+            "//",
+            "lsf/x",
+            "/a/../b",
+            "/a/./b",
+            "/a//b",
+            "/a/",
+            "/pbs_jobs.service/jobid/",
+            "/lsf/cluster1/job.7//",
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/",
+            "/sys/fs/cgroup/memory/",
+            "/a\n",
+        ] {
+            assert_eq!(at(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_slot_of_a_job_has_no_part_of_other_names() {
+        for (name, slot) in [
+            (
+                "condor_var_lib_condor_execute_slot1_1@slotnode",
+                "slot1_1@slotnode",
+            ),
+            (
+                "condor_var_lib_condor_execute_slot1_1@n1-slot2",
+                "slot1_1@n1-slot2",
+            ),
+            ("condor_slots_slot2_execute_slot1@slot3", "slot1@slot3"),
+            ("condor_execute_slot1_1@slot2@n1", "slot1_1@slot2@n1"),
+            ("condor_scratch_slot12", "slot12"),
+            ("condor_slots_x", "condor_slots_x"),
+        ] {
+            let groups = format!("0::/system.slice/condor.service/htcondor/{name}");
+            let job = BatchJob::from_control_groups(&groups).unwrap();
+            assert_eq!(job.to_string(), format!("htcondor {slot}"));
+        }
     }
 
     #[test]

@@ -155,14 +155,19 @@ fn parse_job_id(part: &str) -> Option<u32> {
 }
 
 /// The services that make groups for containers.
-const ENGINES: [&str; 7] = [
+const ENGINES: [&str; 12] = [
     "containerd.service",
+    "cri-docker.service",
     "crio.service",
     "docker.service",
+    "k0scontroller.service",
+    "k0sworker.service",
     "k3s-agent.service",
     "k3s.service",
     "rke2-agent.service",
     "rke2-server.service",
+    "snap.microk8s.daemon-containerd.service",
+    "snap.microk8s.daemon-kubelite.service",
 ];
 
 /// True for a group below which plain users, or the administrators of a virtual machine or an LXC container, give groups
@@ -329,6 +334,14 @@ mod tests {
             ),
             (
                 "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podU_I_D.slice/cri-containerd-ID.scope",
+                "pod container",
+            ),
+            (
+                "11:memory:/system.slice/k0sworker.service/kubepods-burstable-podU_I_D.slice:cri-containerd:ID",
+                "pod container",
+            ),
+            (
+                "11:memory:/system.slice/snap.microk8s.daemon-containerd.service/kubepods-podU_I_D.slice:cri-containerd:ID",
                 "pod container",
             ),
             ("11:memory:/kubepods/burstable/podUID/ID", "pod container"),

@@ -58,6 +58,10 @@ pub(super) fn select_candidates<T>(
     word: &str,
     mut candidates: Vec<Candidate<'_, T>>,
 ) -> Result<Vec<T>, NoSuchDevice> {
+    // Every name begins with an empty word.
+    if word.trim().is_empty() {
+        return Err(NoSuchDevice::Empty);
+    }
     let mut known: Vec<String> = candidates
         .iter()
         .map(|one| one.title().to_owned())
@@ -120,6 +124,9 @@ pub fn glob_to_regex(word: &str) -> Option<Regex> {
 /// The name matches no device, or several.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {
+    /// A script has an empty variable.
+    #[error("the name of a device is empty")]
+    Empty,
     /// No device has this name or UUID.
     #[error("no device has the name \"{wanted}\"{}", if known.is_empty() { "; this node has no devices" } else { "" })]
     Unknown {
@@ -228,6 +235,8 @@ impl NoSuchDevice {
     }
 }
 
+const SEE_DEVICES: &str = "run `mig-mps status` to see the devices";
+
 /// The hint for several devices in the place of one.
 pub const ONE_DEVICE_HINT: &str = "choose one device; `mig-mps run --any` selects a free one";
 
@@ -277,9 +286,8 @@ impl Failure for NoSuchDevice {
                 known_devices_hint(wanted, known, "device", Takes::Several)
             }
             Self::NotServed { hint, .. } | Self::Unstartable { hint, .. } => hint.clone(),
-            Self::OfGpu { index, gpus } if gpus.contains(index) => {
-                "run `mig-mps status` to see the devices".to_owned()
-            }
+            Self::Empty => SEE_DEVICES.to_owned(),
+            Self::OfGpu { index, gpus } if gpus.contains(index) => SEE_DEVICES.to_owned(),
             Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
             Self::NoGpu { wanted, .. } if matches!(wanted.as_str(), "all" | "*") => {
                 "omit --gpu to see every GPU, or write '*' instead to select every device".to_owned()
@@ -483,6 +491,10 @@ mod tests {
             selected("MIG-"),
             Err("\"MIG-\" is ambiguous: trainer-1, trainer-10, 0.0 or 0.2".to_owned())
         );
+        for empty in ["", " ", "\t"] {
+            let error = "the name of a device is empty".to_owned();
+            assert_eq!(selected(empty), Err(error), "{empty:?}");
+        }
         assert_eq!(
             selected("2"),
             Err("no device has the name \"2\"".to_owned())

@@ -179,6 +179,29 @@ fn a_job_whose_control_group_has_another_name_is_named_by_its_record() {
     assert!(!record(&sim).exists());
 }
 
+/// LSF makes a group for each process that it starts.
+#[test]
+fn a_job_of_lsf_ends_with_all_its_groups() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let group = "/lsf/cluster1/job.101[2].4711.1700000000";
+    begin(&sim, &["--cgroup", &format!("{group}/")]).ended(0);
+    let own = client_with(&sim, &[]);
+    let other = client_with(&sim, &[]);
+    put(&sim, &own, "/lsf/cluster1/job.101[2].4722.1700000009");
+    put(&sim, &other, "/lsf/cluster1/job.101[3].4711.1700000000");
+    // It is the group of the same job.
+    let words = "job begin --id 102 --user root --devices 0 --cgroup";
+    let words: Vec<&str> = words.split(' ').collect();
+    let one = "/lsf/cluster1/job.101[2]";
+    let replaced = sim.run(&[&words[..], &[one]].concat()).ended(0);
+    assert_contains(&replaced.stderr, "job 101 has the same control group");
+    let ended = sim.run(&["job", "end", "--id", "102"]).ended(0);
+    assert_contains(&ended.stdout, &format!("job 102 left pid {} (", own.pid()));
+    assert_eq!(ended.stdout.lines().count(), 1, "{ended:?}");
+    assert!(other.finish().status.success());
+}
+
 #[test]
 fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
     needs_root!();
@@ -237,12 +260,23 @@ fn without_a_control_group_the_job_has_that_of_its_prolog() {
         sim.fake_proc("self", "cgroup", &format!("0::{group}\n"));
         sim.run(&words)
     };
-    for devices in [&["0", "1"][..], &["0,1"], &["0,1", "0"]] {
+    for devices in [
+        &["0", "1"][..],
+        &["0,1"],
+        &["0,1", "0"],
+        &["0 1"],
+        &[" 0, 1\t"],
+    ] {
         let begun = begin_in(&format!("{GROUP}/inner"), devices).ended(0).stdout;
         let document: Value = serde_json::from_str(&begun).unwrap();
         assert_eq!(document["control_group"], GROUP);
         assert_eq!(document["devices"].as_array().unwrap().len(), 2);
         end(&sim).ended(0);
+    }
+    for devices in ["", " ", "0,", ",0", "0,,1"] {
+        let refused = begin_in(GROUP, &[devices]).ended(2);
+        assert_contains(&refused.stderr, "error: the name of a device is empty\n");
+        assert!(!record(&sim).exists(), "{devices}");
     }
     for group in [
         "/",
@@ -272,7 +306,8 @@ fn a_directory_of_a_control_group_is_its_path() {
     fs::create_dir_all(sim.machine("sys/fs/cgroup")).unwrap();
     fs::write(sim.machine("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
     assert_eq!(group("/sys/fs/cgroup/pbspro/101"), "/pbspro/101");
-    // A path that ends with a slash lacks the value of a variable.
+    assert_eq!(group("/sys/fs/cgroup/UGE/101.1/"), "/UGE/101.1");
+    // Another path that ends with a slash may lack the value of a variable.
     for wrong in [
         "/",
         "pbspro/101",

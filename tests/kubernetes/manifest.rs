@@ -97,6 +97,21 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
         words[words.len() - 2..],
         ["--kubelet", "/var/lib/k0s/\"a b\""]
     );
+    // The kubelet expands the words of a command, and no value is a part of the template.
+    let options = [
+        "--image",
+        "a@PROFILE@b",
+        "--kubelet",
+        "/$(HOSTNAME)/$$x/@PROFILE@/@IMAGE@",
+    ];
+    let (documents, _) = manifest(&sim, SHARED, &options);
+    let pod = &documents[2]["spec"]["template"]["spec"];
+    assert_eq!(pod["containers"][0]["image"], "a@PROFILE@b");
+    let words = pod["initContainers"][0]["command"].as_array().unwrap();
+    assert_eq!(
+        words.last().unwrap(),
+        "/$$(HOSTNAME)/$$$$x/@PROFILE@/@IMAGE@"
+    );
 }
 
 /// Without a profile, it is that of the boot: as its author has it, also on a node on which a pod has installed it.
@@ -142,10 +157,13 @@ fn a_manifest_has_every_character_of_its_profile() {
         SHARED.trim_end().to_owned(),
         format!("{SHARED}\n\n"),
         format!("   # indented\n\n  \n{SHARED}"),
-        format!("# --- ... @IMAGE@ : \" ' \\ %TAG & * ! ä 🦀\n---\n{SHARED}").replace("\n---", ""),
+        format!("# --- ... @IMAGE@ @PROFILE@ $(A) $$ : \" ' \\ %TAG & * ! ä 🦀\n---\n{SHARED}")
+            .replace("\n---", ""),
         format!("# \u{85}\u{2028}\u{feff}\u{9f}\n{SHARED}"),
         SHARED.replace('\n', "\r\n"),
         format!("\t# a tab\n{SHARED}\t\n"),
+        format!("# blanks   \n   \n{SHARED}  \n"),
+        format!("# a tab\t\n\t\n{SHARED}"),
     ] {
         let (documents, manifest) = manifest(&sim, &text, &[]);
         assert_eq!(documents[1]["data"]["profile.toml"], *text);
@@ -251,8 +269,12 @@ fn what_kubernetes_or_the_host_would_refuse_is_refused() {
 #[test]
 fn options_of_a_manifest_are_refused_with_a_list() {
     let sim = Sim::with("h200", 1);
-    for options in [["--image", "x"], ["--node-selector", "a=b"]] {
-        let ran = Ran::of(command(&sim).arg("--list").args(options)).ended(2);
+    for options in [
+        ["--list", "--image", "x"],
+        ["--list", "--node-selector", "a=b"],
+        ["--hardware", "--manifest", "all-small"],
+    ] {
+        let ran = Ran::of(command(&sim).args(options)).ended(2);
         assert!(ran.stderr.contains("cannot be used with"), "{ran:?}");
     }
 }
@@ -460,6 +482,33 @@ impl Host {
 /// The state of a host: what serves, and what is installed. Two of them are compared.
 const STATE: &str = "mig-mps status --json | grep daemon_pid; \
                      find $MIG_MPS_ROOT/etc /opt/mig-mps/bin -type f -exec md5sum {} +";
+
+/// An administrator makes users find it in their PATH.
+#[test]
+fn a_link_to_the_installed_program_is_no_other_installation() {
+    let Some(mut host) = Host::of("a_link_to_the_installed_program_is_no_other_installation")
+    else {
+        return;
+    };
+    host.pod("image", SHARED);
+    host.then("local=$MIG_MPS_ROOT/usr/local/bin; mkdir -p $local /opt/links");
+    for link in [
+        "ln -s /opt/mig-mps/bin/mig-mps $local/mig-mps",
+        "ln -s /opt/mig-mps/bin/mig-mps /opt/links/inner; ln -s /opt/links/inner $local/mig-mps",
+        // It is on the file system of the installed program.
+        "ln /opt/mig-mps/bin/mig-mps /opt/links/hard; ln -s /opt/links/hard $local/mig-mps",
+    ] {
+        host.then(link);
+        host.pod("image", SHARED);
+        host.then("grep -E '^(error|hint):' pod.log || true; rm $local/mig-mps");
+    }
+    assert_snapshot!(host.run(), @"
+    pod: 0
+    pod: 0
+    pod: 0
+    pod: 0
+    ");
+}
 
 /// What the last pod has said of files and of errors.
 const LAST_WORDS: &str = r"grep -E '^(wrote|mig-mps|error:|hint:) ' pod.log";
@@ -687,6 +736,12 @@ fn a_host_of_others_is_left_as_it_is() {
     host.then(&format!("local=$MIG_MPS_ROOT/usr/local/bin; mkdir -p $local; cp context/bin/mig-mps $local; ({STATE}) >before 2>/dev/null || true"));
     host.pod("image", SHARED);
     host.then(&format!("{unchanged}; rm $local/mig-mps"));
+    // Programs of others, to which links lead.
+    for link in ["ln -s", "ln"] {
+        host.then(&format!("cp context/bin/mig-mps $local/other; {link} $local/other $local/mig-mps; ({STATE}) >before 2>/dev/null || true"));
+        host.pod("image", SHARED);
+        host.then(&format!("{unchanged}; rm $local/mig-mps $local/other"));
+    }
     // Devices that somebody has made.
     host.then(&format!("mkdir /opt/hand; cp context/bin/* /opt/hand; /opt/hand/mig-mps up all-small --yes --quiet; ({STATE}) >before 2>/dev/null || true"));
     host.pod("image", SHARED);
@@ -704,6 +759,14 @@ fn a_host_of_others_is_left_as_it_is() {
     pod: 4
     error: /etc/systemd/system/mig-mps-device-plugin.service: mig-mps did not write it and does not replace it
     hint: disable and remove /etc/systemd/system/mig-mps-device-plugin.service, or delete the DaemonSet of this pod
+    unchanged
+    pod: 4
+    error: the tarball of mig-mps has installed /usr/local/bin/mig-mps on this host
+    hint: run `install.sh --uninstall` of the tarball, or delete the DaemonSet of this pod
+    unchanged
+    pod: 4
+    error: the tarball of mig-mps has installed /usr/local/bin/mig-mps on this host
+    hint: run `install.sh --uninstall` of the tarball, or delete the DaemonSet of this pod
     unchanged
     pod: 4
     error: the tarball of mig-mps has installed /usr/local/bin/mig-mps on this host

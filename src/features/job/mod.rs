@@ -56,7 +56,7 @@ struct BeginArgs {
     #[arg(long)]
     user: String,
     /// Devices of the job, separated by commas or blanks
-    #[arg(long, value_name = "DEVICE", value_delimiter = ',', num_args = 1.., required = true)]
+    #[arg(long, value_name = "DEVICE", num_args = 1.., required = true)]
     devices: Vec<String>,
     #[command(flatten)]
     group: GroupArgs,
@@ -96,7 +96,10 @@ fn parse_id(text: &str) -> std::result::Result<String, String> {
     if is_job_name(text) && !text.starts_with('.') {
         return Ok(text.to_owned());
     }
-    Err("an id has 1 to 128 letters, digits, and the characters . _ - [ ] @ : # = ƒ".to_owned())
+    Err(
+        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot"
+            .to_owned(),
+    )
 }
 
 /// The output of `mig-mps job begin --json`.
@@ -130,7 +133,7 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
     verify::prepare_check(environment)?;
     let node = observe_records(environment)?;
     let mut devices: Vec<&Served> = Vec::new();
-    for word in &args.devices {
+    for word in args.devices.iter().flat_map(|list| split_devices(list)) {
         let served = find_served(&node, word)?;
         if devices
             .iter()
@@ -183,6 +186,19 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
         })?;
     }
     Ok(ExitStatus::Done)
+}
+
+/// Splits a list of devices, such as the value of a variable of the batch system. Where a comma has no device, the word is
+/// empty.
+fn split_devices(list: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    for part in list.split(',') {
+        match part.trim() {
+            "" => words.push(""),
+            part => words.extend(part.split_whitespace()),
+        }
+    }
+    words
 }
 
 /// Returns the error of a device that is not ready. The hints about a device for other users address these users, so the

@@ -111,7 +111,11 @@ impl ManifestArgs {
         if let Some(address) = &address {
             command.extend(["--plugin-metrics", address]);
         }
-        let command: Vec<String> = command.into_iter().map(quote).collect();
+        // The kubelet replaces $(NAME) in a command, and $$ by $.
+        let command = command
+            .into_iter()
+            .map(|word| quote(&word.replace('$', "$$")));
+        let command: Vec<String> = command.collect();
         let mut selector = String::new();
         for (index, (name, value)) in self.node_selector.iter().enumerate() {
             if self.node_selector[..index]
@@ -129,15 +133,28 @@ impl ManifestArgs {
             };
             let _ = writeln!(selector, "{head}        {}: {}", quote(name), quote(value));
         }
-        // The profile last: it may hold anything.
-        Ok(include_str!("manifest.yaml")
-            .replace("@VERSION@", &quote(version))
-            .replace("@REVISION@", &format!("{:016x}", fnv1a(text)))
-            .replace("@SELECTOR@", &selector)
-            .replace("@IMAGE@", &quote(&self.image))
-            .replace("@COMMAND@", &format!("[{}]", command.join(", ")))
-            .replace("@PROFILE@", &yaml_text(text)))
+        Ok(fill_template(&[
+            ("VERSION", &quote(version)),
+            ("REVISION", &format!("{:016x}", fnv1a(text))),
+            ("SELECTOR", &selector),
+            ("IMAGE", &quote(&self.image)),
+            ("COMMAND", &format!("[{}]", command.join(", "))),
+            ("PROFILE", &yaml_text(text)),
+        ]))
     }
+}
+
+/// Returns the template with these values for `@NAME@`. A value may have such a word itself.
+fn fill_template(values: &[(&str, &str)]) -> String {
+    let parts = include_str!("manifest.yaml").split('@');
+    parts
+        .map(|part| {
+            let mut values = values.iter();
+            values
+                .find(|(name, _)| *name == part)
+                .map_or(part, |(_, value)| value)
+        })
+        .collect()
 }
 
 fn load_boot_profile(host: &Host) -> Result<Profile> {

@@ -91,7 +91,7 @@ pub struct DevicePluginArgs {
     #[command(flatten)]
     manifest: ManifestArgs,
     /// Print what the driver says of the devices, and exit: for this program itself
-    #[arg(long, hide = true, conflicts_with = "list")]
+    #[arg(long, hide = true, conflicts_with_all = ["list", "manifest"])]
     hardware: bool,
     /// Print help
     #[arg(short, long, action = ArgAction::HelpShort)]

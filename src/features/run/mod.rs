@@ -310,7 +310,8 @@ impl RunArgs {
             let place = parent_directories()
                 .into_iter()
                 .find(|place| run_dir.starts_with(place));
-            note_container(&self.command, &device.served, place.as_deref());
+            let place = place.as_deref().unwrap_or(run_dir);
+            note_container(&self.command, &device.served, Some(place));
         }
         if let Some(count) = copies {
             let copies = self.spread_copies(&targets, count)?;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::client::{DeviceList, missing_engine_options};
+use crate::client::{DeviceList, WantedInContainer, missing_engine_options, pipe_directory};
 use crate::host;
 use crate::node::{Node, Served};
 use crate::render::format::format_gib;
@@ -45,9 +45,14 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
 
 /// Says what a container lacks, in which programs would run outside MPS. A private daemon is below this directory.
 pub(super) fn note_container(words: &[OsString], served: &Served, private: Option<&Path>) {
-    let name = private.is_none().then_some(served.record.name.as_str());
-    let directory = private.unwrap_or(served.run_dir.path());
-    if let Some(missing) = missing_engine_options(words, name, directory) {
+    let (record, run_dir) = (&served.record, &served.run_dir);
+    let wanted = WantedInContainer {
+        device: private.is_none().then_some(record.name.as_str()),
+        uuid: &record.uuid,
+        directory: private.unwrap_or(run_dir.path()),
+        pipes: &[pipe_directory(served), run_dir.pipe_dir(&record.uuid)],
+    };
+    if let Some(missing) = missing_engine_options(words, wanted, host::environment_variable) {
         let it = if missing.lacks.len() > 1 {
             "them"
         } else {

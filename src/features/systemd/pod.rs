@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,6 +87,16 @@ impl Installation<'_> {
         self.programs.join("mig-mps")
     }
 
+    /// True for the installed program, also by a link that makes users find it in PATH.
+    fn is_own_program(&self, path: &Path) -> bool {
+        let file_at = |path: &Path| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.dev(), file.ino()))
+        };
+        let own = self.program();
+        path == own || file_at(path).is_some_and(|file| file_at(&own) == Some(file))
+    }
+
     fn plugin(&self) -> PathBuf {
         self.programs.join(PLUGIN_PROGRAM)
     }
@@ -123,7 +134,7 @@ impl Installation<'_> {
         if let Some(other) = self
             .files
             .installed_program()
-            .filter(|program| *program != self.program())
+            .filter(|program| !self.is_own_program(program))
         {
             let shown = other.display();
             let remedy = if other.exists() {
@@ -136,7 +147,8 @@ impl Installation<'_> {
                 &format!("{remedy}; or delete the DaemonSet of this pod"),
             ));
         }
-        if self.environment.host.under_root(TARBALL_PROGRAM).exists() {
+        let of_tarball = self.environment.host.under_root(TARBALL_PROGRAM);
+        if of_tarball.exists() && !self.is_own_program(&of_tarball) {
             return Err(owned_error(
                 &format!("the tarball of mig-mps has installed {TARBALL_PROGRAM} on this host"),
                 "run `install.sh --uninstall` of the tarball, or delete the DaemonSet of this pod",

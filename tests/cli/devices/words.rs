@@ -29,6 +29,40 @@ fn listed(sim: &Sim, words: &[&str]) -> Vec<String> {
         .collect()
 }
 
+/// A script passes an unset variable. Every name begins with an empty word, so it would mean the only device.
+#[test]
+fn an_empty_word_means_no_device() {
+    let sim = Sim::served("h200", 1, &testkit::whole(""));
+    let said = "error: the name of a device is empty\n\
+                hint: run `mig-mps status` to see the devices\n";
+    for command in [
+        "status WORD",
+        "list WORD",
+        "run WORD -- true",
+        "env WORD",
+        "set WORD priority=normal",
+        "restart WORD",
+        "start WORD",
+        "heal WORD",
+        "kill WORD 1",
+        "down WORD",
+        "verify WORD",
+        "logs WORD",
+        "doctor WORD",
+        "compare WORD -- true",
+    ] {
+        for word in ["", " "] {
+            let words = command.split(' ');
+            let words: Vec<&str> = words
+                .map(|part| if part == "WORD" { word } else { part })
+                .collect();
+            let status = if command.starts_with("run") { 125 } else { 2 };
+            let ran = sim.run(&words).ended(status);
+            assert_eq!(ran.stderr, said, "{command} {word:?}");
+        }
+    }
+}
+
 #[test]
 fn prefixes_and_globs_mean_devices() {
     let sim = Sim::served("a100-80gb", 2, NAMED);

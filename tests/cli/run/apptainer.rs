@@ -45,9 +45,15 @@ exec unshare --mount bash -ec '
     mount --bind "${binds[nth]%%:*}" "$held/$nth"
   done
   for directory in $HIDDEN; do mount -t tmpfs none "$directory"; done
+  declare -A mounted
   for nth in "${!binds[@]}"; do
     IFS=: read -r source target options <<< "${binds[nth]}"
     [ -n "$source" ] || continue
+    if [ -n "${mounted[${target:-$source}]}" ]; then
+      echo "WARNING: destination is already in the mount point list" >&2
+      continue
+    fi
+    mounted[${target:-$source}]=1
     mkdir -p "${target:-$source}"
     mount --bind "$held/$nth" "${target:-$source}"
     [ "$options" != ro ] || mount -o remount,bind,ro "${target:-$source}"
@@ -172,6 +178,24 @@ fn the_directories_of_the_caller_stay() {
             assert_contains(&ran.stdout, "mps yes");
             assert_eq!(ran.stderr, "", "{engine} {variable}");
         }
+    }
+}
+
+#[test]
+fn no_other_directory_of_the_caller_hides_the_run_directory() {
+    needs_root!();
+    let sim = node();
+    let run_dir = sim.node.run_dir().display().to_string();
+    let scratch = sim.node.dir().join("scratch").display().to_string();
+    for list in [
+        format!("{run_dir},{scratch}:{run_dir}"),
+        format!("{scratch}:{run_dir}"),
+    ] {
+        let words = ["run", "0.2", "--", "apptainer", "exec", "image.sif"];
+        let words = [&words[..], &["cuda-app", "run", "0"]].concat();
+        let ran = run(&sim, &words, &[("APPTAINER_BINDPATH", &list)]).ended(0);
+        assert_contains(&ran.stdout, "mps yes");
+        assert_eq!(ran.stderr, "", "{list}");
     }
 }
 

@@ -207,6 +207,56 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
 }
 
+/// Returns the command by which a shell takes what `env` prints.
+fn load_command(shell: &str, env: &str) -> String {
+    match shell {
+        "fish" => format!("{env} | source"),
+        "csh" | "tcsh" => format!("eval \"`{env}`\""),
+        _ => format!("eval \"$({env})\""),
+    }
+}
+
+fn has_shell(shell: &str) -> bool {
+    let is_there = Command::new(shell).args(["-c", "true"]).status().is_ok();
+    let test = format!("{shell} with env");
+    can_run(&test, is_there, &format!("install {shell}"))
+}
+
+/// Characters that shells take for something else.
+#[test]
+fn each_shell_takes_any_value() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(testkit::SMALL);
+    let run_dir = sim.node.run_dir().with_file_name("r'u  n!x!$y\\z`w*");
+    let run = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &run_dir));
+    run(&["up", profile.to_str().unwrap()]).ended(0);
+    for shell in ["sh", "bash", "dash", "ksh", "zsh", "fish", "tcsh"] {
+        if !has_shell(shell) {
+            continue;
+        }
+        let env = format!("{} env 0.2 --shell {shell}", sim.program());
+        let load = load_command(shell, &env);
+        let mut command = Command::new(shell);
+        command.args(["-c", &format!("{load}; printenv CUDA_MPS_PIPE_DIRECTORY")]);
+        command.env_clear().envs(sim.node.env());
+        command.env("MIG_MPS_RUN_DIR", &run_dir);
+        let ran = Ran::of(&mut command).ended(0);
+        let expected = run_dir.join("by-name/0.2/pipe").display().to_string();
+        assert_eq!(ran.stdout.trim_end(), expected, "{shell}");
+        assert_eq!(ran.stderr, "", "{shell}");
+    }
+    run(&["down"]).ended(0);
+    let run_dir = sim.node.run_dir().with_file_name("r\nn");
+    let run = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &run_dir));
+    run(&["up", profile.to_str().unwrap()]).ended(0);
+    let refused = run(&["env", "0.2", "--shell", "csh"]).ended(1);
+    assert_contains(
+        &refused.stderr,
+        "error: a command of csh cannot have a value with a line break\n",
+    );
+    assert_eq!(refused.stdout, "");
+}
+
 #[test]
 fn each_shell_takes_its_environment() {
     let sim = Sim::small();
@@ -220,20 +270,18 @@ fn each_shell_takes_its_environment() {
         ("bash", "fish", "--shell bash"),
         ("zsh", "fish", "--shell zsh"),
         ("fish", "sh", "--shell fish"),
+        ("dash", "dash", ""),
+        ("ksh", "ksh", ""),
+        ("ksh", "fish", "--shell ksh"),
+        ("tcsh", "tcsh", ""),
+        ("tcsh", "csh", ""),
+        ("tcsh", "sh", "--shell tcsh"),
     ] {
-        let is_there = Command::new(shell).args(["-c", "true"]).status().is_ok();
-        if !can_run(
-            &format!("{shell} with env"),
-            is_there,
-            &format!("install {shell}"),
-        ) {
+        if !has_shell(shell) {
             continue;
         }
         let env = format!("{} env 0.2 --threads 50 {options}", sim.program());
-        let load = match shell {
-            "fish" => format!("{env} | source"),
-            _ => format!("eval \"$({env})\""),
-        };
+        let load = load_command(shell, &env);
         let mut command = Command::new(shell);
         command.args(["-c", &format!("{load}; cuda-app run 0")]);
         command.env_clear().envs(sim.node.env());

@@ -243,6 +243,12 @@ impl Engines {
         self.0.node.run_dir().display().to_string()
     }
 
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.node.dir().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
     fn says(&self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
         let ran = self.0.run(&[&["run", "0.2", "--"], &words[..]].concat());
@@ -275,6 +281,9 @@ fn run_says_what_a_container_needs() {
     let both = format!("{run_dir} and CUDA_MPS_PIPE_DIRECTORY");
     let enroot = format!("--mount {run_dir}:{run_dir} {variables}");
     let pyxis = format!("--container-mounts={run_dir}:{run_dir}");
+    let pipe = format!("CUDA_MPS_PIPE_DIRECTORY={run_dir}/by-name/0.2/pipe");
+    let elsewhere = engines.file("elsewhere.env", "A=b\nCUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
+    let nothing = engines.file("nothing.env", "# CUDA_MPS_PIPE_DIRECTORY\nA=b\n");
     for (line, lacks, add) in [
         ("enroot start image true", &*both, &*enroot),
         ("srun --container-image=x true", &run_dir, &pyxis),
@@ -316,6 +325,84 @@ fn run_says_what_a_container_needs() {
             &run_dir,
             &format!("--bind={run_dir}:{run_dir}"),
         ),
+        // Options of another program, and words that are no values.
+        ("docker run --net host --label --env image", &both, docker),
+        (
+            "docker run --userns keep-id image -v RUN:RUN",
+            &both,
+            docker,
+        ),
+        (
+            "srun --label --container-image=x --no-kill true",
+            &run_dir,
+            &pyxis,
+        ),
+        // Another device, or another directory at the place.
+        (
+            "docker run --device mig-mps/device=0.0 image",
+            &both,
+            docker,
+        ),
+        (
+            "docker run -v RUN/by-name/0.0/pipe:RUN/by-name/0.0/pipe --env CUDA_MPS_PIPE_DIRECTORY image",
+            &run_dir,
+            &bind,
+        ),
+        (
+            "docker run -v RUN:RUN -v /scratch:RUN -e CUDA_MPS_PIPE_DIRECTORY image",
+            &run_dir,
+            &bind,
+        ),
+        (
+            "podman run -v RUN:RUN -e CUDA_MPS_PIPE_DIRECTORY=/elsewhere image",
+            &pipe,
+            variables,
+        ),
+        (
+            "podman run -v=RUN:RUN -e=CUDA_MPS_PIPE_DIRECTORY=RUN/by-name/0.0/pipe image",
+            &pipe,
+            variables,
+        ),
+        (
+            "podman run -v RUN:RUN --env-file ELSEWHERE image",
+            &pipe,
+            variables,
+        ),
+        (
+            "podman run -v RUN:RUN --env-file NOTHING image",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            variables,
+        ),
+        (
+            "podman run -v RUN:RUN --env-host --unsetenv CUDA_MPS_PIPE_DIRECTORY image",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            variables,
+        ),
+        (
+            "apptainer exec --env A=b,CUDA_MPS_PIPE_DIRECTORY=/elsewhere image x",
+            &pipe,
+            &format!("--env {pipe}"),
+        ),
+        (
+            "apptainer exec --cleanenv --env-file ELSEWHERE image x",
+            &pipe,
+            &format!("--env {pipe}"),
+        ),
+        (
+            "ch-run -b RUN --unset-env=CUDA_* image -- x",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            &format!("--set-env={pipe}"),
+        ),
+        (
+            "srun --export=NONE --container-image=x --container-mounts=RUN:RUN x",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            "--export=ALL",
+        ),
+        (
+            "srun --export=NONE --container-image=x x",
+            &both,
+            &format!("{pyxis} --export=ALL"),
+        ),
         // One of the two.
         (
             "podman run -v RUN:RUN image x",
@@ -341,7 +428,9 @@ fn run_says_what_a_container_needs() {
         let above = engines.0.node.run_dir().parent().unwrap();
         let line = line
             .replace("RUN", &run_dir)
-            .replace("ABOVE", above.to_str().unwrap());
+            .replace("ABOVE", above.to_str().unwrap())
+            .replace("ELSEWHERE", &elsewhere)
+            .replace("NOTHING", &nothing);
         engines.lacks(&line, lacks, add);
     }
 }
@@ -355,12 +444,27 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
         ran.stdout.trim_end().to_owned()
     };
     let (docker, podman) = (options("docker"), options("podman"));
+    let dotenv = engines.file("dotenv", &(options("dotenv") + "\n"));
+    let elsewhere = engines.file("elsewhere.env", "CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
+    let uuid = engines.0.uuid("0.2");
     for line in [
         "docker run --rm -it DOCKER image x",
         "podman run PODMAN image x",
         "podman run --device mig-mps/device=0.2 image",
         "docker run --device=mig-mps/device=0.2 image",
-        "docker run -v ABOVE:ABOVE:ro -e CUDA_MPS_PIPE_DIRECTORY=/y image",
+        "docker run --device=mig-mps/device=UUID image",
+        "docker run -v ABOVE:ABOVE:ro -e CUDA_MPS_PIPE_DIRECTORY=RUN/UUID/pipe image",
+        "docker run -v RUN/by-name/0.2:/mps:ro -e CUDA_MPS_PIPE_DIRECTORY=/mps/pipe image",
+        "docker run -v=RUN/:/RUN/./ -e=CUDA_MPS_PIPE_DIRECTORY image",
+        "docker run -v RUN:RUN -v /scratch:ABOVE -e CUDA_MPS_PIPE_DIRECTORY image",
+        "docker run --volume=RUN:RUN --env-file DOTENV image",
+        "docker run --volume=RUN:RUN --env CUDA_MPS_PIPE_DIRECTORY --env-file ELSEWHERE image",
+        "podman run --userns keep-id --net host -v RUN:RUN --new-flag --env CUDA_MPS_PIPE_DIRECTORY image",
+        "podman run --memory-swap -1 -v RUN:RUN --env CUDA_MPS_PIPE_DIRECTORY image",
+        "apptainer exec --cleanenv --env A=b image true",
+        "apptainer exec --env CUDA_MPS_PIPE_DIRECTORY=RUN/by-name/0.2/pipe image true",
+        "srun --export=ALL,A=b --container-image=x --container-mounts RUN:RUN true",
+        "apptainer exec --net --pid image docker run image",
         "docker run -vRUN:RUN --env=CUDA_MPS_PIPE_DIRECTORY image",
         "docker run --volume=RUN:RUN --env-file x image",
         "podman run --mount=type=bind,source=RUN,target=RUN,ro --env-host image",
@@ -385,7 +489,10 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
             .replace("DOCKER", &docker)
             .replace("PODMAN", &podman)
             .replace("RUN", &run_dir)
-            .replace("ABOVE", above.to_str().unwrap());
+            .replace("ABOVE", above.to_str().unwrap())
+            .replace("DOTENV", &dotenv)
+            .replace("ELSEWHERE", &elsewhere)
+            .replace("UUID", &uuid);
         assert_eq!(engines.says(&line), "", "{line}");
     }
 }
@@ -394,11 +501,7 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
 #[test]
 fn a_second_file_of_compose_may_have_the_device() {
     let engines = Engines::new();
-    let file = |name: &str, text: &str| {
-        let path = engines.0.node.dir().join(name);
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
+    let file = |name: &str, text: &str| engines.file(name, text);
     let ours = engines.0.run(&["env", "0.2", "--format", "compose"]);
     let ours = file("gpu.yaml", &ours.ended(0).stdout);
     let theirs = file("compose.yaml", "services: {}\n");
@@ -431,6 +534,57 @@ fn a_second_file_of_compose_may_have_the_device() {
             );
         }
     }
+}
+
+/// Compose has its files by a variable, and without options those of the directory.
+#[test]
+fn the_files_that_compose_reads_without_options_may_have_the_device() {
+    let engines = Engines::new();
+    let env = |device: &str| {
+        let ran = engines.0.run(&["env", device, "--format", "compose"]);
+        ran.ended(0).stdout
+    };
+    let place = engines.0.node.dir().join("project");
+    fs::create_dir_all(place.join("inner")).unwrap();
+    let says = |directory: &str, variables: &[(&str, &str)]| {
+        let mut command = engines
+            .0
+            .command(&["run", "0.2", "--", "docker", "compose", "up"]);
+        command.current_dir(place.join(directory));
+        command.envs(variables.iter().copied());
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let lacks = |said: &str| assert_contains(said, "; add -f device.yaml, which mig-mps env 0.2");
+    lacks(&says("", &[]));
+    fs::write(place.join("compose.yml"), "services: {}\n").unwrap();
+    lacks(&says("", &[]));
+    for name in ["compose.override.yaml", "docker-compose.override.yml"] {
+        // Of another device, and of this one.
+        fs::write(place.join(name), env("0.0")).unwrap();
+        lacks(&says("", &[]));
+        fs::write(place.join(name), env("0.2")).unwrap();
+        assert_eq!(says("", &[]), "", "{name}");
+        assert_eq!(says("inner", &[]), "", "{name}");
+        fs::rename(place.join(name), place.join("gpu.yaml")).unwrap();
+    }
+    for (list, separator) in [("compose.yml:gpu.yaml", ""), ("compose.yml;gpu.yaml", ";")] {
+        let variables = [
+            ("COMPOSE_FILE", list),
+            ("COMPOSE_PATH_SEPARATOR", separator),
+        ];
+        assert_eq!(says("", &variables), "", "{list}");
+    }
+    lacks(&says("", &[("COMPOSE_FILE", "compose.yml")]));
+    for text in [
+        "services: {main: {devices: [mig-mps/device=0.2]}}",
+        "services:\n  main:\n    environment:\n    - CUDA_MPS_PIPE_DIRECTORY\n",
+    ] {
+        fs::write(place.join("compose.yml"), text).unwrap();
+        assert_eq!(says("", &[]), "", "{text}");
+    }
+    let text = "# mig-mps/device=0.2\nservices: {main: {devices: [\"mig-mps/device=0.0\"]}}";
+    fs::write(place.join("compose.yml"), text).unwrap();
+    lacks(&says("", &[]));
 }
 
 /// The driver knows a program in a container by its pid on the host, whatever its pid is in there.

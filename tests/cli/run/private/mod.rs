@@ -607,6 +607,22 @@ fn a_container_needs_the_directory_above() {
     }
 }
 
+#[test]
+fn compose_needs_the_directory_above_and_no_device() {
+    let sim = Sim::with("h200", 1);
+    write_program(sim.node.dir().join("bin/docker"), "#!/bin/sh\n");
+    let mut command = private(&sim, &["--", "docker", "compose", "up"]);
+    command.current_dir(sim.node.dir());
+    let said = Ran::of(&mut command).ended(0).stderr;
+    let place = place(&sim).display().to_string();
+    let expected = format!(
+        "warning: a container of docker does not have {place} and CUDA_MPS_PIPE_DIRECTORY, and without them the programs run \
+         outside MPS; add to the service: volumes: [\"{place}:{place}\"], environment: [CUDA_MPS_PIPE_DIRECTORY, \
+         CUDA_VISIBLE_DEVICES]\n"
+    );
+    assert_contains(&said, &expected);
+}
+
 /// The name of the socket at which root's programs on the first device meet.
 fn socket(sim: &Sim) -> String {
     let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();

@@ -1,0 +1,251 @@
+//! The words with which a container engine or a launcher is started: options with their values, mounts and variables.
+
+use std::borrow::Cow;
+
+/// The short options of a program that take no value, and the long ones, separated by blanks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags {
+    pub short: &'static str,
+    pub long: &'static str,
+}
+
+const fn flags(short: &'static str, long: &'static str) -> Flags {
+    Flags { short, long }
+}
+
+/// Programs that start another program.
+const LAUNCHERS: [(&str, Flags); 21] = [
+    (
+        "chrt",
+        flags(
+            "abdfior",
+            "all-tasks batch deadline fifo idle other reset-on-fork rr verbose",
+        ),
+    ),
+    ("env", flags("iv0", "debug ignore-environment null")),
+    ("ionice", flags("t", "ignore")),
+    ("mpiexec", MPI),
+    ("mpirun", MPI),
+    ("nice", flags("", "")),
+    ("nohup", flags("", "")),
+    ("numactl", flags("al", "all balancing localalloc")),
+    ("orterun", MPI),
+    ("prun", MPI),
+    ("setsid", flags("cfw", "ctty fork wait")),
+    ("srun", SRUN),
+    ("stdbuf", flags("", "")),
+    (
+        "strace",
+        flags(
+            "cCdfFhikqrtTvVxyZ",
+            "debug failed-only follow-forks instruction-pointer output-separately successful-only summary summary-only",
+        ),
+    ),
+    (
+        "sudo",
+        flags(
+            "AbEHiknPsS",
+            "askpass background login non-interactive preserve-env preserve-groups reset-timestamp set-home shell stdin",
+        ),
+    ),
+    (
+        "systemd-run",
+        flags(
+            "dGPqrSt",
+            "collect no-block pipe pty quiet remain-after-exit same-dir scope send-sighup shell slice-inherit system user wait",
+        ),
+    ),
+    ("taskset", flags("acp", "all-tasks cpu-list pid")),
+    ("time", flags("apqv", "append portability quiet verbose")),
+    ("timeout", flags("v", "foreground preserve-status verbose")),
+    ("tini", flags("gsvw", "")),
+    (
+        "unshare",
+        flags(
+            "cCfimnpruTU",
+            "cgroup fork ipc keep-caps kill-child map-auto map-current-user map-root-user map-users mount mount-proc net pid time user uts",
+        ),
+    ),
+];
+
+const MPI: Flags = flags(
+    "qv",
+    "allow-run-as-root bycore bynode byslot display-allocation display-map do-not-launch nolocal nooversubscribe \
+     oversubscribe quiet report-bindings tag-output timestamp-output use-hwthread-cpus verbose",
+);
+
+pub(super) const SRUN: Flags = flags(
+    "EHIKOQXZklsuv",
+    "container-entrypoint container-mount-home container-readonly container-remap-root container-writable contiguous \
+     debugger-test disable-status exact exclusive external-launcher hold immediate interactive join kill-on-bad-exit label \
+     multi-prog no-allocate no-container-entrypoint no-container-mount-home no-container-remap-root no-kill nvmps overcommit \
+     overlap oversubscribe preserve-env propagate pty quiet quit-on-interrupt reboot send-libs spread-job unbuffered \
+     use-min-nodes verbose whole",
+);
+
+pub(super) const APPTAINER: Flags = flags(
+    "cCdefipqsuvwx",
+    "allow-setuid boot cleanenv compat contain containall debug disable-cache fakeroot ipc keep-privs net no-compat no-eval \
+     no-home no-https no-init no-nv no-oci no-pid no-privs no-rocm no-setgroups no-tmp-sandbox no-umask nocolor nohttps nv \
+     nvccli oci pid quiet rocm sharens silent underlay unsquash userns uts verbose vm writable writable-tmpfs",
+);
+
+pub(super) const CHARLIECLOUD: Flags = flags(
+    "jqtvwW",
+    "cdi env-no-expand home join mount no-passwd private-tmp quiet seccomp set-env verbose warnings write write-fake",
+);
+
+pub(super) const COMPOSE: Flags = flags("", "all-resources compatibility dry-run no-ansi verbose");
+
+/// Options before the verb, and those of `run`.
+pub(super) const DOCKER: Flags = flags(
+    "Dr",
+    "debug debug-full experimental insecure-registry remote syslog tls tlsverify trace transient-store",
+);
+pub(super) const DOCKER_RUN: Flags = flags(
+    "dhiPqt",
+    "detach disable-content-trust env-host help init interactive no-healthcheck no-hostname no-hosts oom-kill-disable \
+     privileged publish-all quiet read-only replace rm rmi rootfs sig-proxy tty unsetenv-all use-api-socket",
+);
+
+pub(super) const ENROOT: Flags = flags("hrw", "help root rw");
+
+/// Returns the flags of a program that starts another one.
+pub(super) fn flags_of_launcher(program: &str) -> Option<Flags> {
+    let mut launchers = LAUNCHERS.iter();
+    launchers.find_map(|(name, flags)| (*name == program).then_some(*flags))
+}
+
+/// Splits words into options with their values, and the words after them. An unknown option has a value, unless the next word
+/// is an option.
+pub(super) fn split_options<'a>(
+    words: &'a [Cow<'a, str>],
+    flags: Flags,
+) -> (Vec<(&'a str, &'a str)>, &'a [Cow<'a, str>]) {
+    let mut options = Vec::new();
+    let mut rest = words;
+    while let Some((word, after)) = rest.split_first() {
+        let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) else {
+            break;
+        };
+        rest = after;
+        if option == "-" {
+            break;
+        }
+        let (name, value, is_flag) = match option.strip_prefix('-') {
+            Some(long) => match long.split_once('=') {
+                Some((name, value)) => (name, Some(value), false),
+                None => (long, None, flags.long.split(' ').any(|flag| flag == long)),
+            },
+            // Those without a value may be together, and a value behind the last one.
+            None => match option.find(|c| !flags.short.contains(c)) {
+                Some(at) => {
+                    let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
+                    let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
+                    let is_given = end < option.len();
+                    (&option[at..end], is_given.then_some(value), false)
+                }
+                None => (option, None, true),
+            },
+        };
+        let value = match (value, rest.split_first()) {
+            (Some(value), _) => value,
+            (None, Some((next, after))) if !is_flag && is_value(next) => {
+                rest = after;
+                next
+            }
+            _ => "",
+        };
+        options.push((name, value));
+    }
+    (options, rest)
+}
+
+/// True for a word that can be the value of the option before it: no option, but a number such as -1, or - for the input.
+fn is_value(word: &str) -> bool {
+    let option = word.strip_prefix('-').unwrap_or_default();
+    option.is_empty() || option.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Returns sources and targets: of `type=bind,src=A,dst=B`, and of `A:B:ro,C:D`. `A` is `A:A` if the engine takes it for one.
+pub(super) fn mounts_of(value: &str, has_place: bool) -> Vec<(&str, &str)> {
+    if value.split(',').any(|part| part.starts_with("type=")) {
+        let of = |keys: &[&str]| {
+            value.split(',').find_map(|part| {
+                let (key, path) = part.split_once('=')?;
+                keys.contains(&key).then_some(path)
+            })
+        };
+        let found = of(&["src", "source"]).zip(of(&["dst", "target", "destination"]));
+        return found.into_iter().collect();
+    }
+    value
+        .split(',')
+        .filter_map(|mount| {
+            let mut parts = mount.split(':');
+            let source = parts.next()?;
+            let target = match parts.next() {
+                Some(target) => target,
+                None if has_place => source,
+                None => return None,
+            };
+            Some((source, target))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(line: &str, flags: Flags) -> String {
+        let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
+        let (options, rest) = split_options(&words, flags);
+        let options: Vec<String> = options
+            .into_iter()
+            .map(|(name, value)| format!("{name}:{value}"))
+            .collect();
+        format!("{} | {}", options.join(" "), rest.join(" "))
+    }
+
+    #[test]
+    fn options_have_the_values_of_their_program() {
+        for (line, flags, expected) in [
+            ("--net --pid image x", APPTAINER, "net: pid: | image x"),
+            (
+                "--net host --pid host image",
+                DOCKER_RUN,
+                "net:host pid:host | image",
+            ),
+            (
+                "--userns keep-id image",
+                DOCKER_RUN,
+                "userns:keep-id | image",
+            ),
+            ("--userns image", APPTAINER, "userns: | image"),
+            ("--label x image", DOCKER_RUN, "label:x | image"),
+            ("--label prog", SRUN, "label: | prog"),
+            (
+                "--new-flag --env A image",
+                DOCKER_RUN,
+                "new-flag: env:A | image",
+            ),
+            (
+                "--memory-swap -1 image",
+                DOCKER_RUN,
+                "memory-swap:-1 | image",
+            ),
+            ("-f - up", COMPOSE, "f:- | up"),
+            (
+                "-e=A -v=/a:/a -p=1=2 image",
+                DOCKER_RUN,
+                "e:A v:/a:/a p:1=2 | image",
+            ),
+            ("-e= -it image", DOCKER_RUN, "e: it: | image"),
+            ("-ite A image", DOCKER_RUN, "e:A | image"),
+            ("-- -x", DOCKER_RUN, " | -x"),
+        ] {
+            assert_eq!(split(line, flags), expected, "{line}");
+        }
+    }
+}
