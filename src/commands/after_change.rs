@@ -176,8 +176,10 @@ impl Followers<'_> {
         let Some(PassedOver { change, files }) = self.new_passed_over()? else {
             return Ok(());
         };
-        let each = files.iter().map(|(name, why)| format!("{name} ({why})"));
-        let each: Vec<String> = each.collect();
+        let each: Vec<String> = files
+            .iter()
+            .map(|(name, why)| format!("{name} ({why})"))
+            .collect();
         note(&format!(
             "not run in {}: {}",
             self.programs.path.display(),

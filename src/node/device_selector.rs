@@ -384,16 +384,19 @@ fn several_devices_hint(wanted: &str) -> Option<String> {
     is_list.then(|| format!("separate devices by blanks: {}", wanted.replace(',', " ")))
 }
 
-/// Returns the hint about `--gpu 0,1`.
 /// Returns the GPUs of a range such as `0-3`, with commas; `None` if it is no range, or has none of them.
 fn gpus_of_range(word: &str, gpus: &[u32]) -> Option<String> {
     let (first, last) = word.split_once('-')?;
     let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-    let within = gpus.iter().filter(|gpu| (first..=last).contains(gpu));
-    let within: Vec<String> = within.map(u32::to_string).collect();
+    let within: Vec<String> = gpus
+        .iter()
+        .filter(|gpu| (first..=last).contains(gpu))
+        .map(u32::to_string)
+        .collect();
     (!within.is_empty()).then(|| within.join(","))
 }
 
+/// Returns the hint about `--gpu 0,1`.
 pub(super) fn repeat_gpu_hint(words: &str) -> String {
     format!(
         "repeat --gpu for several GPUs: --gpu {}",

@@ -172,18 +172,19 @@ fn parse_profile(word: &str) -> Option<String> {
     let word = word.rsplit(" mig ").next()?;
     let word = word.strip_prefix("gres:").unwrap_or(word);
     let starts = ["gpu:", "mig-", "mig ", "mig_"];
-    let word = starts
+    let bare = starts
         .iter()
         .find_map(|start| word.strip_prefix(start))
         .unwrap_or(word)
         .split([':', '='])
         .next()?
         .replace("gb.me", "gb+me");
-    let of = word
-        .split_once("c.")
-        .map_or(word.as_str(), |(_, profile)| profile);
-    of.parse::<ProfileName>().ok()?;
-    Some(word)
+    let profile = match bare.split_once("c.") {
+        Some((_, profile)) => profile,
+        None => &bare,
+    };
+    profile.parse::<ProfileName>().ok()?;
+    Some(bare)
 }
 
 impl Node {

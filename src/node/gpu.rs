@@ -11,7 +11,7 @@ use crate::nvml::{
     ComputeInstanceReading, GpuHealth, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
 };
 use crate::settings::{DeviceSize, Multiprocessors};
-use crate::state::{DeviceKey, InstanceKey};
+use crate::state::{DeviceKey, InstanceKey, RecordedInstance};
 
 /// One GPU and its geometry.
 #[derive(Clone, Debug, Default)]
@@ -263,12 +263,12 @@ impl Node {
     /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made, and has not yet made a compute
     /// instance in. If it has, another tool has since made the GPU instance again.
     pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
-        let mut made = self
+        let made: Vec<&RecordedInstance> = self
             .created
             .iter()
             .filter(|made| made.is_in(&gpu.uuid, instance.profile, instance.placement))
-            .peekable();
-        let is_ours = made.peek().is_some() && made.all(|made| made.compute.is_none());
+            .collect();
+        let is_ours = !made.is_empty() && made.iter().all(|made| made.compute.is_none());
         gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_ours
     }
 

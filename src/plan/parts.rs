@@ -128,11 +128,14 @@ impl Plan {
         }
         for gpu in &self.gpus {
             // What a command that has exited has closed is taken over.
-            let open = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
+            let is_open = |stop: &&Stop| {
                 stop.means == StopMethod::Session
                     && closer_of(stop, node) != Some(Closer::ThisProcess)
-            });
-            let steps: Vec<Step> = open
+            };
+            let steps: Vec<Step> = gpu
+                .actions()
+                .filter_map(Action::as_stop)
+                .filter(is_open)
                 .map(|stop| {
                     let next = gpu
                         .actions()

@@ -211,8 +211,10 @@ impl TestedGpu {
 
 /// Describes the MIG mode, the compute mode if it is not the default, and the instances of a GPU.
 pub(super) fn geometry_of(gpu: &Gpu) -> String {
-    let mode = gpu.compute_mode.filter(|mode| *mode != 0);
-    let mode = mode.map_or_else(String::new, |mode| format!(", compute mode {mode}"));
+    let mode = match gpu.compute_mode {
+        None | Some(0) => String::new(),
+        Some(mode) => format!(", compute mode {mode}"),
+    };
     match gpu.mig {
         None => return format!("without MIG{mode}"),
         Some(mig) if !mig.current => return format!("MIG off{mode}"),

@@ -1,5 +1,6 @@
 //! Finds out the state of every recorded daemon: without asking it if possible, else in a control session.
 
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -194,11 +195,8 @@ impl Probe<'_> {
 
     /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
     fn visible_signs(&self) -> Option<VisibleSigns> {
-        let pids = |usages: &[Usage]| {
-            let mut pids: Vec<Pid> = usages.iter().map(|usage| usage.pid).collect();
-            pids.sort_unstable();
-            pids
-        };
+        let pids =
+            |usages: &[Usage]| -> BTreeSet<Pid> { usages.iter().map(|usage| usage.pid).collect() };
         let processes = std::iter::once(self.daemon_process()?).chain(self.server_processes());
         let logs = self.logs.as_ref()?;
         Some(VisibleSigns {
