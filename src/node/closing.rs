@@ -29,8 +29,10 @@ impl Closer {
 impl Served {
     /// Returns what becomes of a device that admits no new programs: its daemon ends with its clients, or has ended.
     pub fn closing(&self) -> Option<&Closing> {
-        let is_closing = matches!(self.state, DaemonState::Closing | DaemonState::Dead);
-        self.record.closing.as_ref().filter(|_| is_closing)
+        match self.state {
+            DaemonState::Closing | DaemonState::Dead => self.record.closing.as_ref(),
+            _ => None,
+        }
     }
 
     /// Describes the change that has closed the device to new programs, with its time limit while its command waits.

@@ -237,7 +237,7 @@ pub(super) fn part_of_joint_error(
     word: &str,
     devices: impl IntoIterator<Item = (String, Vec<u32>)>,
 ) -> Option<NoSuchDevice> {
-    let gpu: u32 = word.parse().ok().filter(|_| is_index(word))?;
+    let gpu = parse_index(word)?;
     let (device, _) = devices
         .into_iter()
         .find(|(_, gpus)| gpus.len() > 1 && gpus.contains(&gpu))?;
@@ -322,7 +322,16 @@ pub const LOST_GPU_REMEDY: &str =
     "run `dmesg | grep NVRM` to find the cause, then reset the GPU or reboot";
 
 pub(super) fn is_index(word: &str) -> bool {
-    word.chars().all(|c| c.is_ascii_digit()) && word.parse::<u32>().is_ok()
+    parse_index(word).is_some()
+}
+
+/// Parses an index, which has no sign.
+pub(super) fn parse_index(word: &str) -> Option<u32> {
+    if word.chars().all(|c| c.is_ascii_digit()) {
+        word.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// A kind of devices.

@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_selector::{is_index, known_devices_hint, repeat_gpu_hint};
+use super::device_selector::{known_devices_hint, parse_index, repeat_gpu_hint};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;
@@ -69,14 +69,6 @@ fn parse_gpu_mark(word: &str) -> Option<GpuMark<'_>> {
         parse_index(rest).map(GpuMark::Index)
     } else {
         word[3..].starts_with('-').then_some(GpuMark::Uuid(rest))
-    }
-}
-
-fn parse_index(digits: &str) -> Option<u32> {
-    if is_index(digits) {
-        digits.parse().ok()
-    } else {
-        None
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::device_selector::{
-    Candidate, glob_to_regex, is_index, part_of_joint_error, select_candidates,
+    Candidate, glob_to_regex, parse_index, part_of_joint_error, select_candidates,
 };
 use super::device_spelling::strip_affixes;
 use super::{Device, NoSuchDevice, Node};
@@ -59,7 +59,7 @@ impl Node {
         if let Some(error) = part_of_joint_error(&wanted, self.devices.iter().map(gpus_of)) {
             return Err(error);
         }
-        if let Some(gpu) = wanted.parse().ok().filter(|_| is_index(&wanted))
+        if let Some(gpu) = parse_index(&wanted)
             && let Some(device) = self.stopped_joint_with(gpu)
         {
             return Err(NoSuchDevice::PartOfStopped { gpu, device });

@@ -149,10 +149,10 @@ impl Gpu {
         compute: usize,
         has_all_sms: bool,
     ) -> DeviceSize {
-        let sms = offer
-            .multiprocessors
-            .filter(|_| has_all_sms)
-            .map(|all| Multiprocessors { all, least: 2 });
+        let sms = match offer.multiprocessors {
+            Some(all) if has_all_sms => Some(Multiprocessors { all, least: 2 }),
+            _ => None,
+        };
         DeviceSize::for_instance(sms, offer.memory_mib, compute as u64)
     }
 

@@ -33,7 +33,7 @@ impl<'a> Planner<'a> {
             .filter(|gpu| block_selects(block, gpu))
             .partition(is_first);
         let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
-        if let Some(taken) = taken.first().filter(|_| names_gpus) {
+        if names_gpus && let Some(taken) = taken.first() {
             let mistake = format!(
                 "GPU {} has an earlier block, but a joint device needs all GPUs of its block",
                 taken.index

@@ -16,7 +16,11 @@ impl Plan {
             let is_whole = gpu.to_be_continued || gpu.steps.iter().any(Step::is_of_mig);
             let mut devices: Vec<Option<&str>> = Vec::new();
             for step in &gpu.steps {
-                let device = step.action.device_uuid().filter(|_| !is_whole);
+                let device = if is_whole {
+                    None
+                } else {
+                    step.action.device_uuid()
+                };
                 if !devices.contains(&device) {
                     devices.push(device);
                 }

@@ -59,7 +59,9 @@ impl Verb {
             let what = format!("GPU {gpu} is part of the stopped device {joint}");
             return Problem::new(what, start_stopped_hint(joint));
         }
-        if let Some(stopped) = node.stopped_error(name).filter(|_| self != Self::Restart) {
+        if self != Self::Restart
+            && let Some(stopped) = node.stopped_error(name)
+        {
             return Problem::new(stopped.to_string(), start_again_hint(name));
         }
         let (verb, problem) = match self {

@@ -30,8 +30,10 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
         let served = node.served_named(name)?;
         // What is left when its daemon has ended is served again.
         let is_left = served.is_left_to_heal() && !served.is_alive();
-        let closing = served.closing().filter(|_| !is_left)?;
-        Some((served, closing))
+        if is_left {
+            return None;
+        }
+        Some((served, served.closing()?))
     });
     if let Some((served, closing)) = closed {
         let name = &served.record.name;

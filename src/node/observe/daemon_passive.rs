@@ -218,10 +218,10 @@ impl<'a> Probe<'a> {
             server,
             user: process.as_ref().and_then(Process::owner),
             command: process.as_ref().map(Process::command_line),
-            workload: process
-                .as_ref()
-                .filter(|_| self.context.reads_workloads)
-                .and_then(Process::find_workload),
+            workload: match &process {
+                Some(process) if self.context.reads_workloads => process.find_workload(),
+                _ => None,
+            },
             memory: usage.and_then(|usage| usage.memory),
             gpus: computes.map_or_else(Vec::new, |usage| usage.gpus.clone()),
             age: process.as_ref().and_then(Process::age),
@@ -353,8 +353,10 @@ impl<'a> Probe<'a> {
             self.list_clients();
             return Some(DaemonState::Hung(NO_MORE_FILES.to_owned()));
         }
-        let finished = self.served.record.finished;
-        let processes = self.processes.filter(|_| finished && self.may_guess)?;
+        if !self.served.record.finished || !self.may_guess {
+            return None;
+        }
+        let processes = self.processes?;
         let is_running = |process: &Process| !process.is_stopped && !process.is_ending;
         if !processes.clients.is_empty()
             || !self.daemon_process().is_some_and(is_running)

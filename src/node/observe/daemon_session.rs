@@ -72,7 +72,10 @@ pub(super) fn observe_daemons(
             .collect();
         let may_answer = ![DaemonState::Orphan, DaemonState::Suspended].contains(&state);
         served.state = state;
-        let Some(daemon) = daemon.filter(|_| may_answer && detail.reads_processes()) else {
+        if !may_answer || !detail.reads_processes() {
+            continue;
+        }
+        let Some(daemon) = daemon else {
             continue;
         };
         let logs = process
@@ -132,7 +135,11 @@ impl Probe<'_> {
             return state;
         }
         // Taken before the session: what happens during it must change the next snapshot.
-        let seen = self.visible_signs().filter(|_| self.served.record.finished);
+        let seen = if self.served.record.finished {
+            self.visible_signs()
+        } else {
+            None
+        };
         let last = self.last.take();
         let last = last.and_then(|last| last.while_current(seen.as_ref(), Instant::now()));
         if let Some(last) = last
@@ -162,12 +169,12 @@ impl Probe<'_> {
             }
         };
         let mut last_answers = last_answers();
-        match seen.filter(|_| lasts) {
-            Some(seen) => {
+        match seen {
+            Some(seen) if lasts => {
                 let at = Instant::now();
                 last_answers.insert(self.daemon, RememberedAnswer { at, seen, answer })
             }
-            None => last_answers.remove(&self.daemon),
+            _ => last_answers.remove(&self.daemon),
         };
         state
     }
@@ -344,11 +351,10 @@ impl Probe<'_> {
 
     /// Finds the clients of a joint device that a GPU fault has not reached: they use other GPUs.
     fn find_unaffected_clients(&mut self) {
-        let Some(logs) = self
-            .logs
-            .as_ref()
-            .filter(|_| self.served.record.key.is_joint())
-        else {
+        if !self.served.record.key.is_joint() {
+            return;
+        }
+        let Some(logs) = self.logs.as_ref() else {
             return;
         };
         let log = logs.end_of(LogFile::Server, LOG_END_BYTES);

@@ -128,7 +128,12 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
         unseen.push(Unseen::Instances { gpu: index, why });
     }
     let reads_processes = detail.reads_processes();
-    for device in gpu.devices().into_iter().filter(|_| reads_processes) {
+    let asked = if reads_processes {
+        gpu.devices()
+    } else {
+        Vec::new()
+    };
+    for device in asked {
         let read = session
             .gpu_with_uuid(&device.uuid)
             .and_then(|device| device.query_processes());

@@ -246,9 +246,9 @@ impl<'a> Observer<'a> {
         };
         let processes = self.read_driver(opening, read, &mut node)?;
         // The driver takes 3 ms for that of one GPU, one after another: daemons are asked meanwhile.
-        let utilizations = match self.nvml.filter(|_| detail.utilization) {
-            Some(nvml) => start_utilizations(nvml, &node),
-            None => Vec::new(),
+        let utilizations = match self.nvml {
+            Some(nvml) if detail.utilization => start_utilizations(nvml, &node),
+            _ => Vec::new(),
         };
         node.join();
         for device in &mut node.devices {
@@ -284,7 +284,9 @@ impl<'a> Observer<'a> {
             unmanaged::find_daemons(environment, table, node);
             find_strangers(&environment.host, node);
         }
-        if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
+        if detail.outside_mps
+            && let Some(nvml) = self.nvml
+        {
             outside_mps::find_programs(&environment.host, table, nvml, node);
         }
         if detail.reads_workloads() {
