@@ -304,20 +304,9 @@ impl ChangeRun<'_> {
 
     /// The error of a change that was interrupted while it waited. What this change has closed stays closed.
     fn interrupted_error(&self) -> CommandError {
-        let mut closed = Vec::new();
-        let mut names = Vec::new();
-        for (uuid, device) in &self.closing.closed {
-            let is_open = match self.state.load_record(uuid) {
-                Ok(record) => record.is_none_or(|record| record.closing.is_none()),
-                // A record that cannot be read may be that of a closed device.
-                Err(_) => false,
-            };
-            if !is_open {
-                closed.push(uuid.as_str());
-                names.push(device.name.as_str());
-            }
-        }
-        let follows = self.what_heal_does(closed);
+        let closed = self.still_closed();
+        let names = sorted_names(closed.values().copied());
+        let follows = self.what_heal_does(closed.keys().copied());
         let stay = match names.as_slice() {
             [] => {
                 let what = "Interrupted. No device is closed. To continue the change, run the same command again.";
@@ -340,6 +329,21 @@ impl ChangeRun<'_> {
         declined_by_user(ExitStatus::Interrupted, what)
     }
 
+    /// Returns the devices that this change has closed and not opened again, by UUID.
+    fn still_closed(&self) -> BTreeMap<&str, &ClosedDevice> {
+        let is_open = |uuid: &str| match self.state.load_record(uuid) {
+            Ok(record) => record.is_none_or(|record| record.closing.is_none()),
+            // A record that cannot be read may be that of a closed device.
+            Err(_) => false,
+        };
+        self.closing
+            .closed
+            .iter()
+            .map(|(uuid, device)| (uuid.as_str(), device))
+            .filter(|(uuid, _)| !is_open(uuid))
+            .collect()
+    }
+
     /// Says what `heal` does with closed devices when their programs have exited.
     fn what_heal_does<'u>(&self, uuids: impl IntoIterator<Item = &'u str>) -> &'static str {
         let has_next = |uuid| {
@@ -356,18 +360,20 @@ impl ChangeRun<'_> {
 
     /// The error of a change whose time is over. What was recorded stays.
     fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
-        let mut closed: Vec<&Stop> = part.stops().collect();
-        // Daemons without clients were not closed.
-        if closed.iter().any(|stop| !stop.clients.is_empty()) {
-            closed.retain(|stop| !stop.clients.is_empty());
-        }
-        let names: Vec<&str> = closed.iter().map(|stop| stop.name.as_str()).collect();
         let who = match part.permit("") {
             Err(refusal) => refusal.to_string(),
-            Ok(()) => format!(
-                "a program that has initialized CUDA but has no context still uses {}",
-                name_devices(&names)
-            ),
+            Ok(()) => {
+                let is_idle = |stop: &&Stop| {
+                    let closed = self.closing.closed.get(&stop.uuid);
+                    closed.is_some_and(|closed| closed.is_idle)
+                };
+                let busy = part.stops().filter(|stop| !is_idle(stop));
+                let names: Vec<&str> = busy.map(|stop| stop.name.as_str()).collect();
+                format!(
+                    "a program that has initialized CUDA but has no context still uses {}",
+                    name_devices(&names)
+                )
+            }
         };
         let rest = match parts {
             1 => String::new(),
@@ -377,17 +383,32 @@ impl ChangeRun<'_> {
             ),
         };
         let what = format!("timed out (--drain): {who}{rest}");
+        CommandError::new(ExitStatus::Refused, what)
+            .with_hint(self.hint_to_wait())
+            .with_hint(
+                "end the programs with kill(1), not with `mig-mps kill`, or run `mig-mps up` to cancel the change",
+            )
+    }
+
+    /// Says which devices stay closed after the time limit, and what follows.
+    fn hint_to_wait(&self) -> String {
+        let closed = self.still_closed();
+        let names = sorted_names(closed.values().copied());
+        let stay = if names.len() == 1 { "stays" } else { "stay" };
         let again = if self.change.is_verified() {
             "; run the same command again to complete the change and record its profile"
         } else {
             ""
         };
-        CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-            "wait until the remaining programs have exited ({} closed); `mig-mps heal` then {}{again}; to end a \
-             program now, use kill(1), not `mig-mps kill`",
-            if names.len() == 1 { "the device stays" } else { "the devices stay" },
-            self.what_heal_does(closed.iter().map(|stop| stop.uuid.as_str()))
-        ))
+        if names.is_empty() {
+            return "wait until the remaining programs have exited, and run the same command again; no device is closed"
+                .to_owned();
+        }
+        format!(
+            "wait until the remaining programs have exited; {} {stay} closed, and `mig-mps heal` then {}{again}",
+            name_devices(&names),
+            self.what_heal_does(closed.keys().copied())
+        )
     }
 
     /// Names the changes that earlier commands have recorded for devices of a plan, which this change replaces.
@@ -457,4 +478,14 @@ fn taken_over_error() -> CommandError {
     let what = "another command changed a device while this one was waiting for it";
     CommandError::new(ExitStatus::Refused, what)
         .with_hint("run `mig-mps status` to see the present state")
+}
+
+/// Returns the names of closed devices in order.
+fn sorted_names<'d>(devices: impl IntoIterator<Item = &'d ClosedDevice>) -> Vec<&'d str> {
+    let mut names: Vec<&str> = devices
+        .into_iter()
+        .map(|device| device.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names
 }
