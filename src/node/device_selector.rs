@@ -282,7 +282,7 @@ impl Failure for NoSuchDevice {
             }
             Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
             Self::NoGpu { wanted, .. } if matches!(wanted.as_str(), "all" | "*") => {
-                "omit --gpu to see every GPU, or write '*' instead to select every device".to_owned()
+                format!("write '*' instead of --gpu {wanted} to select every device")
             }
             Self::NoGpu { wanted, gpus } if let Some(range) = gpus_of_range(wanted, gpus) => {
                 repeat_gpu_hint(&range)

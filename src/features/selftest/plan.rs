@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::SelftestArgs;
 use super::serving::TestedSize;
 use crate::catalog::{self, Model};
-use crate::error::{Result, command_error, usage_error};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
 use crate::host::format_gpus;
 use crate::node::{Gpu, LOST_GPU_REMEDY, Node};
@@ -41,7 +41,13 @@ impl TestPlan {
     pub(super) fn new(node: &Node, args: &SelftestArgs) -> Result<Self> {
         let mut indices = Vec::new();
         for word in &args.gpus {
-            let index = node.gpu_index(word)?;
+            let index = node.gpu_index(word).map_err(|error| {
+                let mut error = CommandError::from(error);
+                if word == "all" {
+                    error.hints = vec!["omit --gpu to test every GPU".to_owned()];
+                }
+                error
+            })?;
             if !node.gpus.iter().any(|gpu| gpu.index == index) {
                 node.names_on(index)?;
             }
