@@ -244,12 +244,7 @@ pub(super) fn part_of_joint_error(
     Some(NoSuchDevice::PartOfJoint { gpu, device })
 }
 
-/// The hint to start a device that `down` has stopped.
-pub fn start_stopped_hint(device: &str) -> String {
-    format!("run `mig-mps start {device}` to start its daemon")
-}
-
-/// The hint to start it again, if it can start.
+/// The hint to start a device that `down` has stopped, if it can start.
 pub fn start_again_hint(device: &str) -> String {
     format!("run `mig-mps start {device}` to start it again")
 }
@@ -297,8 +292,9 @@ impl Failure for NoSuchDevice {
                     "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
-            Self::PartOfStopped { device, .. } => start_stopped_hint(device),
-            Self::Stopped { device, .. } => start_again_hint(device),
+            Self::PartOfStopped { device, .. } | Self::Stopped { device, .. } => {
+                start_again_hint(device)
+            }
             Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
             Self::Lost(_) => LOST_GPU_REMEDY.to_owned(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(

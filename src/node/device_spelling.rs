@@ -235,12 +235,10 @@ impl Node {
     }
 
     fn devices_with(&self, mark: GpuMark<'_>) -> Vec<&Device> {
-        let index = self.index_with(mark);
-        self.devices
-            .iter()
-            .filter(|device| index.is_some_and(|index| device.gpu_indices().contains(&index)))
-            .filter(|device| !self.is_in_stopped_joint(device))
-            .collect()
+        match self.index_with(mark) {
+            Some(index) => self.devices_of_gpu(index).collect(),
+            None => Vec::new(),
+        }
     }
 
     /// Returns the error for a word that means none of the devices that have records: those are `known`.

@@ -24,7 +24,7 @@ impl Node {
     }
 
     fn resolve_word(&self, word: &str) -> Result<Vec<String>, NoSuchDevice> {
-        // Without the driver, its name could be the beginning of another one.
+        // Without the driver, the name of a stopped device could be the beginning of another device's name.
         if self.has_no_driver()
             && let Some(error) = self.stopped_error(word)
         {
@@ -77,16 +77,22 @@ impl Node {
     /// device that `down` has stopped has only that device.
     pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
         let names: Vec<String> = self
-            .devices
-            .iter()
-            .filter(|device| device.gpu_indices().contains(&index))
-            .filter(|device| !self.is_in_stopped_joint(device))
+            .devices_of_gpu(index)
             .map(|device| device.name.clone())
             .collect();
         if names.is_empty() {
             return Err(self.no_device_error(index));
         }
         Ok(names)
+    }
+
+    /// Returns the devices of the GPU with this index, those that are gone included, but none that is part of a stopped joint
+    /// device.
+    pub(super) fn devices_of_gpu(&self, index: u32) -> impl Iterator<Item = &Device> {
+        self.devices
+            .iter()
+            .filter(move |device| device.gpu_indices().contains(&index))
+            .filter(|device| !self.is_in_stopped_joint(device))
     }
 
     /// Returns the error for a GPU without a device.

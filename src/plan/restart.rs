@@ -36,9 +36,7 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
         Some((served, served.closing()?))
     });
     if let Some((served, closing)) = closed {
-        let name = &served.record.name;
-        let change = served.describe_closing().unwrap_or_default();
-        let what = format!("device {name} is closed to new programs by {change}");
+        let what = served.describe_closed_device().unwrap_or_default();
         let hint = match (served.closer, &closing.next) {
             (_, None) => "run `mig-mps up` to start a daemon again when its programs have exited",
             (Closer::Gone, _) => {

@@ -20,6 +20,7 @@ use crate::node::{Closer, Device, Node, Served};
 use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::{note, warn};
+use crate::state::ProcessId;
 
 /// The interval at which it is looked whether closing daemons have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -56,6 +57,14 @@ struct ClosedDevice {
     name: String,
     /// True if its programs have left.
     is_idle: bool,
+}
+
+/// An idle client that was started to keep the daemon of a device.
+struct StartedClient {
+    /// The UUID of the device.
+    device: String,
+    id: Option<ProcessId>,
+    client: HeldClient,
 }
 
 impl ClosingProgress {
@@ -154,7 +163,7 @@ impl ChangeRun<'_> {
         Ok(())
     }
 
-    /// Closes the devices of a part that have clients, unless that was done before.
+    /// Closes the devices of a part while one of them has clients, unless that was done before.
     fn close_devices(&mut self, part: &Plan) -> Result<()> {
         let environment = self.options.environment;
         let _lock = self.take_lock(part)?;
@@ -171,7 +180,7 @@ impl ChangeRun<'_> {
             return Ok(());
         };
         let mut close = close;
-        let mut started = Vec::new();
+        let mut started: Vec<StartedClient> = Vec::new();
         close.retain_closes(|close| {
             let served = node.served_named(&close.name);
             let client = served.and_then(|served| start_held_client(environment, served));
@@ -188,7 +197,11 @@ impl ChangeRun<'_> {
             self.closing.closed.insert(close.uuid.clone(), closed);
             if let Some(client) = client {
                 close.held = client.process_id(&environment.host);
-                started.push((close.uuid.clone(), close.held, client));
+                started.push(StartedClient {
+                    device: close.uuid.clone(),
+                    id: close.held,
+                    client,
+                });
             }
             true
         });
@@ -196,11 +209,11 @@ impl ChangeRun<'_> {
             return Ok(());
         }
         let applied = self.apply_plan(&Planned::new(node, close.clone()));
-        for (uuid, held, client) in started {
-            let record = self.state.load_record(&uuid).ok().flatten();
+        for started in started {
+            let record = self.state.load_record(&started.device).ok().flatten();
             let closing = record.and_then(|record| record.closing);
-            if closing.is_some_and(|closing| closing.held == held) {
-                client.leave();
+            if closing.is_some_and(|closing| closing.held == started.id) {
+                started.client.leave();
             }
         }
         if let Some(error) = applied? {
@@ -358,7 +371,7 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// The error of a change whose time is over. What was recorded stays.
+    /// The error of a change whose time is over. The devices that it has closed stay closed.
     fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
         let who = match part.permit("") {
             Err(refusal) => refusal.to_string(),
@@ -416,13 +429,11 @@ impl ChangeRun<'_> {
         for served in shown.node.served() {
             let name = served.record.name.as_str();
             let is_concerned = shown.plan.device_names().any(|one| one == name);
-            if let Some(closed) = served.describe_closing()
+            if let Some(closed) = served.describe_closed_device()
                 && is_concerned
                 && served.closer == Closer::Gone
             {
-                note(&format!(
-                    "device {name} is closed to new programs by {closed}"
-                ));
+                note(&closed);
             }
         }
     }
