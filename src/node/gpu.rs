@@ -259,9 +259,9 @@ impl Gpu {
 }
 
 impl Node {
-    /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
-    /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made, and has not yet made a compute
-    /// instance in. If it has, another tool has since made the GPU instance again.
+    /// True for a GPU instance of a virtual machine. On a host of MIG-backed vGPUs, the machine makes the compute instances itself
+    /// (NVIDIA's vGPU user guide), so its GPU instance has none here. A GPU instance without compute instances is ours if mig-mps
+    /// has made it and no compute instance in it. If mig-mps has made one, another tool has since made the GPU instance again.
     pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
         let made: Vec<&RecordedInstance> = self
             .created

@@ -92,7 +92,7 @@ impl Plan {
         })
     }
 
-    /// True if nothing is left of another plan but what it says of closed devices.
+    /// True if the plan only closes devices, and the other plan does the same.
     pub fn only_repeats_closes_of(&self, other: &Self) -> bool {
         self.clone().without_closes().is_empty() && self.does_the_same_as(other)
     }
@@ -119,10 +119,10 @@ impl Plan {
             })
     }
 
-    /// Plans that the daemons of this part admit no new clients while one of them has some: those without clients too, since a
-    /// program that came to one would be waited for as well.
+    /// Plans that the daemons of this part admit no new clients while one of them has clients. Daemons without clients are closed
+    /// too, because the change would wait for a program that starts there.
     ///
-    /// A device on which no daemon follows is to stay without one: what was to stop is not started again.
+    /// A device that gets no new daemon stays without one: a daemon that was to stop is not started again.
     #[must_use]
     pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
         let mut plan = Self::default();

@@ -202,7 +202,7 @@ fn read_facts(handle: &GpuHandle, detail: Detail, gpu: &mut Gpu) -> Result<(), N
     Ok(())
 }
 
-/// Reads the instances of virtual machines, which are no MIG devices here, and their profiles.
+/// Reads the instances of virtual machines, which have no MIG devices on the host, and their profiles.
 fn read_virtual_machine_instances(handle: &GpuHandle, gpu: &mut Gpu) -> Result<(), NvmlError> {
     if gpu.all_instances.is_some() {
         return Ok(());
