@@ -101,17 +101,17 @@ impl Source {
         let end = self.text[start..]
             .find('\n')
             .map_or(self.text.len(), |length| start + length);
-        let (at, mark, wrong) = find_wrong_mark(&self.text, start..end)?;
-        let (what, hint) = match wrong {
-            WrongMark::NotOfToml => (
+        let WrongMark { at, mark, fault } = find_wrong_mark(&self.text, start..end)?;
+        let (what, hint) = match fault {
+            MarkFault::NotOfToml => (
                 format!("{mark} is not a quotation mark of TOML"),
                 "write \"".to_owned(),
             ),
-            WrongMark::Unclosed => (
+            MarkFault::Unclosed => (
                 "this string has no closing quotation mark".to_owned(),
                 format!("add {mark} at its end"),
             ),
-            WrongMark::NotInPairs => (
+            MarkFault::NotInPairs => (
                 "the quotation marks on this line are not in pairs".to_owned(),
                 "add or remove a quotation mark".to_owned(),
             ),
@@ -301,8 +301,15 @@ fn floor_char(text: &str, index: usize) -> usize {
         .unwrap_or(0)
 }
 
+/// A wrong quotation mark, and its place in the text.
+struct WrongMark {
+    at: usize,
+    mark: char,
+    fault: MarkFault,
+}
+
 /// What is wrong with a quotation mark.
-enum WrongMark {
+enum MarkFault {
     NotOfToml,
     Unclosed,
     NotInPairs,
@@ -310,7 +317,7 @@ enum WrongMark {
 
 /// The part of TOML that a character belongs to. A string has its quotation mark.
 #[derive(Clone, Copy)]
-enum Inside {
+enum TomlPart {
     Nothing,
     Comment,
     String(char),
@@ -319,56 +326,60 @@ enum Inside {
 
 /// Finds the wrong quotation mark on a line of a profile, and its place. The lines before it are read too: one of them may begin
 /// a string of several lines.
-fn find_wrong_mark(text: &str, line: Range<usize>) -> Option<(usize, char, WrongMark)> {
-    let mut inside = Inside::Nothing;
+fn find_wrong_mark(text: &str, line: Range<usize>) -> Option<WrongMark> {
+    let mut part = TomlPart::Nothing;
     let mut marks: Vec<(usize, char)> = Vec::new();
     let mut at = 0;
     while let Some(c) = text[at..line.end].chars().next() {
-        let same = text[at..].chars().take_while(|next| *next == c).count();
+        let alike = text[at..].chars().take(5).take_while(|next| *next == c);
+        let same = alike.count();
         let mut length = c.len_utf8();
-        inside = match inside {
-            Inside::Nothing | Inside::Comment | Inside::String(_) if c == '\n' => {
+        part = match part {
+            TomlPart::Nothing | TomlPart::Comment | TomlPart::String(_) if c == '\n' => {
                 marks.clear();
-                Inside::Nothing
+                TomlPart::Nothing
             }
-            Inside::Nothing if c == '#' => Inside::Comment,
-            Inside::Nothing if is_toml_mark(c) && same >= 3 => {
+            TomlPart::Nothing if c == '#' => TomlPart::Comment,
+            TomlPart::Nothing if is_toml_mark(c) && same >= 3 => {
                 length = 3;
-                Inside::MultilineString(c)
+                TomlPart::MultilineString(c)
             }
-            Inside::Nothing if is_toml_mark(c) => {
+            TomlPart::Nothing if is_toml_mark(c) => {
                 marks.push((at, c));
-                Inside::String(c)
+                TomlPart::String(c)
             }
-            Inside::Nothing if line.start <= at && "“”„‘’".contains(c) => {
-                return Some((at, c, WrongMark::NotOfToml));
+            TomlPart::Nothing if line.start <= at && "“”„‘’".contains(c) => {
+                let fault = MarkFault::NotOfToml;
+                return Some(WrongMark { at, mark: c, fault });
             }
-            Inside::String('"') | Inside::MultilineString('"') if c == '\\' => {
+            TomlPart::String('"') | TomlPart::MultilineString('"') if c == '\\' => {
                 let escaped = text[at + 1..].chars().next().filter(|next| *next != '\n');
                 length += escaped.map_or(0, char::len_utf8);
-                inside
+                part
             }
-            Inside::String(mark) if c == mark => {
+            TomlPart::String(mark) if c == mark => {
                 marks.push((at, c));
-                Inside::Nothing
+                TomlPart::Nothing
             }
             // Up to two marks before the last three are text.
-            Inside::MultilineString(mark) if c == mark && same >= 3 => {
-                length = same.min(5);
-                Inside::Nothing
+            TomlPart::MultilineString(mark) if c == mark && same >= 3 => {
+                length = same;
+                TomlPart::Nothing
             }
-            inside => inside,
+            part => part,
         };
         at += length;
     }
-    if !matches!(inside, Inside::String(_)) {
+    if !matches!(part, TomlPart::String(_)) {
         return None;
     }
-    Some(match marks.as_slice() {
-        [(only, mark)] => (*only, *mark, WrongMark::Unclosed),
-        [(first, mark), ..] => (*first, *mark, WrongMark::NotInPairs),
-        [] => return None,
-    })
+    let &(at, mark) = marks.first()?;
+    let fault = if marks.len() == 1 {
+        MarkFault::Unclosed
+    } else {
+        MarkFault::NotInPairs
+    };
+    Some(WrongMark { at, mark, fault })
 }
 
 fn is_toml_mark(c: char) -> bool {

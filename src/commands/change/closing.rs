@@ -20,7 +20,7 @@ use crate::node::{Closer, Device, Node, Served};
 use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::{note, warn};
-use crate::state::ProcessId;
+use crate::state::{ProcessId, RunDir};
 
 /// The interval at which it is looked whether closing daemons have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -65,6 +65,17 @@ struct StartedClient {
     device: String,
     id: Option<ProcessId>,
     client: HeldClient,
+}
+
+impl StartedClient {
+    /// Lets the client go on if the record of its device has it. Otherwise it ends.
+    fn leave_if_recorded(self, run_dir: &RunDir) {
+        let record = run_dir.load_record(&self.device).ok().flatten();
+        let closing = record.and_then(|record| record.closing);
+        if closing.is_some_and(|closing| closing.held == self.id) {
+            self.client.leave();
+        }
+    }
 }
 
 impl ClosingProgress {
@@ -209,12 +220,8 @@ impl ChangeRun<'_> {
             return Ok(());
         }
         let applied = self.apply_plan(&Planned::new(node, close.clone()));
-        for started in started {
-            let record = self.state.load_record(&started.device).ok().flatten();
-            let closing = record.and_then(|record| record.closing);
-            if closing.is_some_and(|closing| closing.held == started.id) {
-                started.client.leave();
-            }
+        for client in started {
+            client.leave_if_recorded(&self.state);
         }
         if let Some(error) = applied? {
             return Err(error.into());
@@ -373,20 +380,19 @@ impl ChangeRun<'_> {
 
     /// The error of a change whose time is over. The devices that it has closed stay closed.
     fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
-        let who = match part.permit("") {
-            Err(refusal) => refusal.to_string(),
-            Ok(()) => {
-                let is_idle = |stop: &&Stop| {
-                    let closed = self.closing.closed.get(&stop.uuid);
-                    closed.is_some_and(|closed| closed.is_idle)
-                };
-                let busy = part.stops().filter(|stop| !is_idle(stop));
-                let names: Vec<&str> = busy.map(|stop| stop.name.as_str()).collect();
-                format!(
-                    "a program that has initialized CUDA but has no context still uses {}",
-                    name_devices(&names)
-                )
-            }
+        let who = if let Err(refusal) = part.permit("") {
+            refusal.to_string()
+        } else {
+            let is_idle = |stop: &&Stop| {
+                let closed = self.closing.closed.get(&stop.uuid);
+                closed.is_some_and(|closed| closed.is_idle)
+            };
+            let busy = part.stops().filter(|stop| !is_idle(stop));
+            let names: Vec<&str> = busy.map(|stop| stop.name.as_str()).collect();
+            format!(
+                "a program that has initialized CUDA but has no context still uses {}",
+                name_devices(&names)
+            )
         };
         let rest = match parts {
             1 => String::new(),

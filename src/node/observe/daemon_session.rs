@@ -72,10 +72,7 @@ pub(super) fn observe_daemons(
             .collect();
         let may_answer = ![DaemonState::Orphan, DaemonState::Suspended].contains(&state);
         served.state = state;
-        if !may_answer || !detail.reads_processes() {
-            continue;
-        }
-        let Some(daemon) = daemon else {
+        let (Some(daemon), true) = (daemon, may_answer && detail.reads_processes()) else {
             continue;
         };
         let logs = process
