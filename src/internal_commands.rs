@@ -37,9 +37,9 @@ pub enum InternalCommand {
         /// Stay until standard input ends.
         #[arg(long)]
         hold: bool,
-        /// Stay longer, while the record of a device in this run directory has this process.
-        #[arg(long, num_args = 2, requires = "hold")]
-        run_dir: Vec<PathBuf>,
+        /// Stay longer, while the record of this device has this process.
+        #[arg(long, num_args = 2, value_names = ["RUN_DIR", "UUID"], requires = "hold")]
+        record: Vec<PathBuf>,
     },
     /// Computes on the device as a client, prints what it saw, and holds the device until standard input ends.
     Compute {
@@ -67,17 +67,13 @@ impl InternalCommand {
                 let error = become_daemon_command(&control, *multiuser).exec();
                 Err(error).context(format!("cannot start {}", control.display()))
             }
-            Self::Attach {
-                user,
-                hold,
-                run_dir,
-            } => {
+            Self::Attach { user, hold, record } => {
                 let environment = Environment::read();
                 user.apply()?;
                 // It may never return.
                 let result = cuda::attach(environment.cuda_library.as_deref());
                 print(&to_json_line(&result)?)?;
-                let device = match run_dir.as_slice() {
+                let device = match record.as_slice() {
                     [run_dir, uuid] => Some((RunDir::at(run_dir), uuid.display().to_string())),
                     _ => None,
                 };
@@ -93,7 +89,7 @@ impl InternalCommand {
                 print(&to_json_line(&result)?)?;
                 // Its caller may have ended, and closes it so.
                 io::copy(&mut io::stdin(), &mut io::sink())?;
-                // A program computes until its end, whatever happened to other programs.
+                // The program computes again at its end, whatever has happened to other programs.
                 match program.map_or(Ok(true), |program| program.compute_and_leave()) {
                     Ok(true) => Ok(()),
                     Ok(false) => Err(command_error(

@@ -124,7 +124,8 @@ pub mod internals {
     }
     pub mod plan {
         pub use crate::plan::{
-            Action, GpuPlan, LeftOut, Place, Plan, Purge, Refusal, Start, Step, up, up_in_part,
+            Action, GpuPlan, LeftOut, Place, Plan, Purge, Refusal, Start, Step, Unselected, up,
+            up_in_part,
         };
         pub mod check {
             pub use crate::plan::virtual_node::{EmptyNode, GpuArgument, check_on_gpus, plan_on};

@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::context::Run;
-use crate::host::{Directories, Environment, FileResult, Host, end_left_program};
+use crate::host::{Directories, Environment, FileResult, Host, end_processes};
 use crate::mps::{ControlProgram, Daemon};
 use crate::plan::Close;
 use crate::state::{Closing, DeviceRecord, NextDaemon, RunDir, Writer};
@@ -76,7 +76,7 @@ pub(super) fn end_held_client(host: &Host, closing: &Closing) {
         return;
     };
     if let Ok(Some(held)) = host.open_process(process.pid, process.started) {
-        end_left_program(&held);
+        end_processes(&[held]);
     }
 }
 

@@ -30,7 +30,10 @@ pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> R
 
 /// Checks that the GPUs of a joint device are in one mode: its record has one mode to restore.
 fn check_one_mode(record: &DeviceRecord, modes: &[(String, u32)]) -> Result<(), Cause> {
-    let Some((_, first)) = modes.first().filter(|_| record.key.is_joint()) else {
+    if !record.key.is_joint() {
+        return Ok(());
+    }
+    let Some((_, first)) = modes.first() else {
         return Ok(());
     };
     let before = record.compute_mode_before;

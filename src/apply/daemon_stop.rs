@@ -75,11 +75,13 @@ pub(super) fn stop_served_daemon(
         // What ends a running daemon is this command, whatever another one has recorded.
         let closing = served.record.closing.as_ref();
         let is_intended = !served.is_alive() && closing.is_some_and(|it| it.next.is_none());
-        let origin = closing.filter(|_| is_intended);
-        let origin = origin.map(|closing| closing.origin.clone());
+        let origin = match closing {
+            Some(closing) if is_intended => closing.origin.clone(),
+            _ => run.journal.origin(run.context.environment),
+        };
         run.node_record.add_stopped(StoppedDevice {
             record: served.record.clone(),
-            origin: origin.unwrap_or_else(|| run.journal.origin(run.context.environment)),
+            origin,
         })?;
     }
     let mut ended = stop_daemon(run, &served.record, request);

@@ -245,7 +245,10 @@ fn configure_daemon(
 /// Checks that the server of a joint device has all its GPUs. CUDA ends the list of a daemon's GPUs at one that it does not see, and
 /// reports no error (measured on driver 580).
 fn check_server_has_gpus(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    let Some(daemon) = record.daemon.filter(|_| record.key.is_joint()) else {
+    if !record.key.is_joint() {
+        return Ok(());
+    }
+    let Some(daemon) = record.daemon else {
         return Ok(());
     };
     let family = run.context.environment.host.process_family(daemon.pid)?;

@@ -270,6 +270,7 @@ impl fmt::Display for ApplyError {
         f.write_str(&lines.join("\n"))
     }
 }
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;

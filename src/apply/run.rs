@@ -45,7 +45,7 @@ pub fn run(
     };
     Nvml::reserve_threads(2).map_err(ApplyError::at_start)?;
     let (host, boot_id) = (&environment.host, &context.node.boot_id);
-    // What only ends or heals begins on a full disk: often nothing else frees it.
+    // A run that only ends or heals daemons begins even on a full disk: often only such a run frees space.
     let may_lack = on_failure == OnFailure::GoOn;
     // The snapshot was taken under the lock, or found that none is needed.
     let mps_processes = match &context.node.mps_table {

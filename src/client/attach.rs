@@ -113,7 +113,7 @@ impl HeldClient {
         let variables = Variables::for_device(environment, device, &ClientOptions::default());
         let mut command = attach_command(environment, &variables, user);
         let uuid = &device.record.uuid;
-        command.arg("--hold").arg("--run-dir");
+        command.arg("--hold").arg("--record");
         command.args([device.run_dir.path().as_os_str(), uuid.as_ref()]);
         if let Some(scopes) = environment.systemd_scopes() {
             let what = format!("idle MPS client of {uuid}");

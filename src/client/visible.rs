@@ -98,8 +98,11 @@ impl DeviceList {
         let has_numbers = words.first().is_some_and(|word| is_number(word));
         let end = words.iter().position(|word| is_number(word) != has_numbers);
         words.truncate(end.unwrap_or(words.len()));
-        let pipe = variable("CUDA_MPS_PIPE_DIRECTORY").filter(|_| has_numbers && name == VISIBLE);
-        if let Some(served) = pipe.and_then(|pipe| devices_of_daemon(Path::new(&pipe))) {
+        if has_numbers
+            && name == VISIBLE
+            && let Some(pipe) = variable("CUDA_MPS_PIPE_DIRECTORY")
+            && let Some(served) = devices_of_daemon(Path::new(&pipe))
+        {
             let uuid = |ordinal: &String| served.get(ordinal.parse::<usize>().ok()?).cloned();
             words = words.iter().map_while(uuid).collect();
         }

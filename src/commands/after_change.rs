@@ -176,8 +176,10 @@ impl Followers<'_> {
         let Some(PassedOver { change, files }) = self.new_passed_over()? else {
             return Ok(());
         };
-        let each = files.iter().map(|(name, why)| format!("{name} ({why})"));
-        let each: Vec<String> = each.collect();
+        let each: Vec<String> = files
+            .iter()
+            .map(|(name, why)| format!("{name} ({why})"))
+            .collect();
         note(&format!(
             "not run in {}: {}",
             self.programs.path.display(),
@@ -188,8 +190,10 @@ impl Followers<'_> {
 
     /// Returns the first program that this process has still to run, and the change that it follows.
     fn next_program(&self) -> Result<Option<(String, Timestamp)>> {
-        let is_interrupted = self.environment.interrupt.is_interrupted();
-        let Some(change) = self.after.last_change().filter(|_| !is_interrupted) else {
+        if self.environment.interrupt.is_interrupted() {
+            return Ok(None);
+        }
+        let Some(change) = self.after.last_change() else {
             return Ok(None);
         };
         let pending = pending_programs(self.programs, self.after)

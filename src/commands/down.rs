@@ -103,11 +103,12 @@ impl DownArgs {
         Ok(DownRequest {
             devices,
             gpus,
-            // With --no-new they are ended later.
-            force: self
-                .consent
-                .force_after_seconds()
-                .filter(|_| !self.no_new.no_new),
+            force: if self.no_new.no_new {
+                // The clients are ended later.
+                None
+            } else {
+                self.consent.force_after_seconds()
+            },
             destroy: self.instances_to_destroy(),
             disable_mig: self.disable_mig,
             purge: self.purge,

@@ -79,13 +79,10 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let served = find_served(&node, &args.device)?;
-    if let Some(closing) = served.describe_closing() {
-        let name = &served.record.name;
+    if let Some(closed) = served.describe_closed_device() {
         let other = another_device(environment, &node, &served.record, environment.caller);
         let other = other.map_or_else(String::new, |other| format!("; device {other} is free"));
-        note(&format!(
-            "device {name} is closed to new programs by {closing}{other}"
-        ));
+        note(&format!("{closed}{other}"));
     }
     note_outside_mps(environment, served, args.format);
     let gpus = observe_usable_gpus(environment, &served.record)?;

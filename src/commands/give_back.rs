@@ -208,9 +208,11 @@ pub fn find_interrupted_selftest(environment: &Environment) -> Option<SelftestRe
 }
 
 fn find_selftest(environment: &Environment) -> Option<SelftestRecord> {
-    let records = environment.state_dirs().into_iter();
-    let mut records = records.filter_map(|directory| SelftestRecord::load(&directory).ok()?);
-    records.find(|record| record.other_machine(&environment.host).is_none())
+    environment
+        .state_dirs()
+        .into_iter()
+        .filter_map(|directory| SelftestRecord::load(&directory).ok()?)
+        .find(|record| record.other_machine(&environment.host).is_none())
 }
 
 /// Refuses to use a GPU that a self-test uses, or that is to be restored after one.
@@ -218,8 +220,8 @@ pub fn check_not_under_test(environment: &Environment, gpus: &[&str]) -> Result<
     let Some(record) = find_selftest(environment) else {
         return Ok(());
     };
-    let mut under_test = record.gpus.iter();
-    let Some(gpu) = under_test.find(|gpu| gpus.contains(&gpu.uuid.as_str())) else {
+    let is_wanted = |gpu: &&GpuUnderTest| gpus.contains(&gpu.uuid.as_str());
+    let Some(gpu) = record.gpus.iter().find(is_wanted) else {
         return Ok(());
     };
     let refused = |what: String, hint: &str| {

@@ -199,10 +199,9 @@ fn hint_for_clients(
     let mut is_permitted = true;
     for served in names.iter().filter_map(|name| node.served_named(name)) {
         let (name, owner) = (&served.record.name, served.run_dir.owner());
-        let clients = served.clients.as_slice().iter();
-        let meant: Vec<&Client> = clients.filter(|client| is_meant(client)).collect();
+        let clients = served.clients.as_slice();
         let mut pids = Vec::new();
-        for client in meant {
+        for client in clients.iter().filter(|client| is_meant(client)) {
             let Some(pid) = client.pid else { continue };
             pids.push(pid.to_string());
             if !plan::may_end_client(served, client, user, owner) {

@@ -27,7 +27,10 @@ impl UnservedDevices {
     /// Finds those of this node; `None` if there are none, or they cannot be seen.
     fn find(environment: &Environment, seen: Option<&Node>) -> Option<Self> {
         let history = ProfileHistory::load_for_changes(environment).ok()?;
-        let applied = history.last_applied().filter(|_| history.is_in_force())?;
+        if !history.is_in_force() {
+            return None;
+        }
+        let applied = history.last_applied()?;
         let profile = applied.parse_profile().ok()?;
         let observed = match seen {
             Some(_) => None,
@@ -46,7 +49,11 @@ impl UnservedDevices {
             .filter(|start| !is_served(&start.name))
             .map(|start| Start {
                 // A joint device always has a UUID.
-                uuid: start.uuid.clone().filter(|_| has_whole_gpus(node, start)),
+                uuid: if has_whole_gpus(node, start) {
+                    start.uuid.clone()
+                } else {
+                    None
+                },
                 ..start.clone()
             })
             .collect();
@@ -147,8 +154,10 @@ fn hint_to_start(environment: &Environment, name: &str) -> Option<String> {
 fn hint_after_down(environment: &Environment, command: &str) -> Option<String> {
     let history = ProfileHistory::load_for_changes(environment).ok()?;
     let is_taken_down = !history.is_in_force() && matches!(command, "restart" | "start");
-    let applied = history.last_applied().filter(|_| is_taken_down)?;
-    let title = applied.title();
+    if !is_taken_down {
+        return None;
+    }
+    let title = history.last_applied()?.title();
     Some(format!(
         "run `mig-mps up` to start the devices of profile {title}, which `mig-mps down` stopped"
     ))

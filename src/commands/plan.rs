@@ -101,7 +101,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print_summary(args, &plan, is_roots, environment.caller)?;
     }
     let is_lost = !plan.lost_gpus.is_empty();
-    if args.exit_code && (is_lost || plan.without_closes().has_changes()) {
+    if args.exit_code && (is_lost || plan.differs_from_node()) {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)

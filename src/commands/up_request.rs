@@ -3,7 +3,7 @@
 use super::cdi_file::{self, CdiRequest};
 use crate::host::{Environment, Uid};
 use crate::node::Node;
-use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::plan::{self, LeftOut, Plan, Refusal, Unselected};
 use crate::profile::Profile;
 use crate::state::RunDir;
 
@@ -27,14 +27,19 @@ impl UpRequest<'_> {
         mut left_out: Option<&mut LeftOut>,
     ) -> Result<Plan, Refusal> {
         let (profile, caller) = (self.profile, self.caller);
+        let unselected = if self.prune {
+            Unselected::Stop
+        } else {
+            Unselected::Stay
+        };
         let plan = match left_out.as_deref_mut() {
-            None => plan::up_with(node, profile, run_dir, caller, self.prune)?,
+            None => plan::up_with(node, profile, run_dir, caller, unselected)?,
             Some(left_out) => {
-                plan::up_in_part(node, profile, run_dir, caller, left_out, self.prune)?
+                plan::up_in_part(node, profile, run_dir, caller, left_out, unselected)?
             }
         };
         let mut plan =
-            plan.prune_or_remark(node, profile, run_dir, self.prune, left_out.as_deref());
+            plan.prune_or_remark(node, profile, run_dir, unselected, left_out.as_deref());
         if caller == Uid::ROOT {
             let request = CdiRequest::from_profile(profile);
             plan.cdi = cdi_file::plan_change(self.environment, node, run_dir, request, &plan);

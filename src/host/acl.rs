@@ -94,9 +94,12 @@ impl AccessList {
         if let Some(named) = of(USER).find(|entry| user == Some(Uid(entry.id))) {
             return is_unmasked && is_open(named);
         }
-        let own = of(OWN_GROUP).filter(|_| group == Some(self.group));
-        let others = of(GROUP).filter(|entry| group == Some(entry.id));
-        let mut theirs = own.chain(others).peekable();
+        let is_of_group = |entry: &&Entry| match entry.kind {
+            OWN_GROUP => group == Some(self.group),
+            GROUP => group == Some(entry.id),
+            _ => false,
+        };
+        let mut theirs = self.entries.iter().filter(is_of_group).peekable();
         if theirs.peek().is_some() {
             return is_unmasked && theirs.any(is_open);
         }

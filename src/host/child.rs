@@ -43,9 +43,7 @@ pub enum RunError {
         begun: String,
     },
     /// The kernel does not end the process, which waits for hanging hardware or a hanging file system.
-    #[error(
-        "{program} (pid {pid}) was sent SIGKILL and has not exited: the kernel cannot end it now"
-    )]
+    #[error("{program} (pid {pid}) was sent SIGKILL but has not exited")]
     Unkillable { program: String, pid: Pid },
     /// The program has exited, and the process that traces it keeps the exit status.
     #[error("{program} (pid {pid}) exited, but {tracer} traces it and keeps its exit status")]

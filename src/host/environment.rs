@@ -219,7 +219,10 @@ impl Environment {
     /// Returns the user of an eager server: the caller, or the user who called `sudo`. The first client
     /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
-        let behind_sudo = env::var("SUDO_UID").ok().filter(|_| self.is_root());
+        if !self.is_root() {
+            return self.caller;
+        }
+        let behind_sudo = env::var("SUDO_UID").ok();
         // The highest number is no user: to the kernel it means "as before".
         behind_sudo
             .and_then(|uid| uid.parse().ok().filter(|uid| *uid != u32::MAX))
@@ -414,7 +417,7 @@ impl Failure for EnvironmentError {
             self,
             Self::NoControlProgram | Self::NoServerProgram | Self::NoNvidiaSmi
         );
-        if let Some(hint) = driver_container_hint().filter(|_| is_of_driver) {
+        if is_of_driver && let Some(hint) = driver_container_hint() {
             return Some(hint.to_owned());
         }
         let hint = match self {

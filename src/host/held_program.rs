@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::Signal;
 
 use super::child::{RunError, kill_group, spawn_with_retry, take_exit_status};
 use super::process::wait_until_ready;
@@ -68,17 +67,6 @@ impl Drop for HeldProgram {
             kill_group(self.pid);
         }
         let _ = take_exit_status(self.pid);
-    }
-}
-
-/// Ends a program that was left, by whomever.
-pub fn end_left_program(held: &ProcessHandle) {
-    let _ = held.send_signal(Signal::TERM);
-    // A stopped process receives SIGTERM only after SIGCONT.
-    let _ = held.send_signal(Signal::CONT);
-    if !held.wait_for_exit(EXIT_TIMEOUT) {
-        let _ = held.send_signal(Signal::KILL);
-        held.wait_for_exit(EXIT_TIMEOUT);
     }
 }
 

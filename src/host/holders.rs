@@ -108,7 +108,7 @@ impl Holder {
         program.is_some_and(|program| Path::new(program).ends_with("slurmd"))
     }
 
-    /// Returns what to do about the holders of a GPU. Nobody is sent to the option that stops services if it was given.
+    /// Returns what to do about the holders of a GPU. The option that stops services is hinted at only if it was not given.
     pub fn release_hint(holders: &[Self], stops_services: bool) -> &'static str {
         if holders.iter().any(Self::is_slurmd) {
             return "stop slurmd, then run the command again; `mig-mps help slurm` lists the settings with which \

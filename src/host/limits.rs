@@ -211,7 +211,10 @@ impl BecomeUser {
 
     /// Becomes the user. After an error the process must exit.
     pub fn apply(&self) -> Result<(), LimitsError> {
-        let Some((uid, gid)) = self.uid.zip(self.gid).filter(|_| !self.as_caller) else {
+        if self.as_caller {
+            return Ok(());
+        }
+        let (Some(uid), Some(gid)) = (self.uid, self.gid) else {
             return Ok(());
         };
         self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))

@@ -8,6 +8,7 @@ mod acl;
 mod batch_job;
 mod child;
 mod directory;
+mod end_processes;
 mod environment;
 mod external_program;
 mod file_error;
@@ -44,6 +45,7 @@ pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, fin
 pub use batch_job::{BatchJob, is_job_name, is_named_for_job};
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
 pub use directory::Directory;
+pub use end_processes::{end_processes, kill_processes_after};
 pub use environment::{
     Directories, Environment, EnvironmentError, Host, driver_container_hint, environment_variable,
 };
@@ -54,7 +56,7 @@ pub use files::{
     read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
     write_text_to,
 };
-pub use held_program::{HeldProgram, end_left_program};
+pub use held_program::HeldProgram;
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
 pub use kernel_log::Xid;

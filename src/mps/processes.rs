@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
@@ -14,6 +14,7 @@ use super::{Daemon, LaunchRequest, MpsError};
 use crate::config::{CONTROL_PROGRAM, MPS_PROGRAM_PREFIX, SERVER_PROGRAM};
 use crate::host::{
     Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller,
+    end_processes,
 };
 
 /// The two programs of NVIDIA's MPS.
@@ -111,11 +112,6 @@ impl MpsProcesses {
         here.into_iter().chain(anywhere).flatten()
     }
 }
-
-/// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
-const SIGTERM_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time that the kernel may take to end a process after SIGKILL: its GPU memory has to be freed.
-const SIGKILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
@@ -356,32 +352,6 @@ pub fn uses_pipe_dir(process: &Process, pipe: &Path) -> bool {
     process
         .environment_bytes(PIPE_VARIABLE)
         .is_some_and(|value| Path::new(&value) == pipe)
-}
-
-/// Ends processes by SIGTERM, and by SIGKILL if they do not exit. Returns those that the kernel does not end.
-pub(super) fn end_processes(processes: &[ProcessHandle]) -> Vec<Pid> {
-    for held in processes {
-        let _ = held.send_signal(Signal::TERM);
-        // A stopped process receives SIGTERM only after SIGCONT.
-        let _ = held.send_signal(Signal::CONT);
-    }
-    kill_processes_after(processes, SIGTERM_TIMEOUT)
-}
-
-/// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
-pub(super) fn kill_processes_after(processes: &[ProcessHandle], limit: Duration) -> Vec<Pid> {
-    let until = Instant::now() + limit;
-    for held in processes {
-        if !held.wait_for_exit_until(until) {
-            let _ = held.send_signal(Signal::KILL);
-        }
-    }
-    let until = Instant::now() + SIGKILL_TIMEOUT;
-    processes
-        .iter()
-        .filter(|held| !held.wait_for_exit_until(until))
-        .map(|held| held.pid)
-        .collect()
 }
 
 /// Lists pids for a message.

@@ -343,7 +343,7 @@ fn parse_servers(
             after = Some(parse_state(lines.pop_front()?)?);
         }
         if let Some(server) = servers.iter_mut().find(|server| server.pid == *child) {
-            server.state = state.filter(|_| after == state);
+            server.state = if after == state { state } else { None };
             server.clients = clients;
         }
     }

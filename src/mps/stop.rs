@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::log::worker_threads;
-use super::processes::{
-    MpsProcesses, end_processes, format_pids, is_server, kill_processes_after, open_processes,
-};
+use super::processes::{MpsProcesses, is_server, open_processes};
 use super::session::{BUSY_TIMEOUT, NO_DAEMON};
 use super::{Daemon, LogFile, MpsError, ServerState};
 use crate::host::{
     FileResult, Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid, caller,
+    end_processes, join_words, kill_processes_after,
 };
 
 /// The treatment of the clients of a daemon that is stopped.
@@ -201,8 +200,8 @@ impl Daemon {
         open_processes(host, children.chain(others))
     }
 
-    /// The same for a daemon that may have started and ended since. The servers of one that runs are its children: only those of
-    /// one that has ended are looked for on the whole node.
+    /// Returns the servers of a daemon that may have started servers, or ended, since the processes were read. The servers of a
+    /// daemon that runs are its children. Only if it has ended, they are looked for on the whole node.
     fn current_servers(
         &self,
         host: &Host,
@@ -227,18 +226,17 @@ impl Daemon {
     ) -> Result<(), MpsError> {
         let pid = daemon.pid;
         let is_suspended = suspend(host, &daemon);
-        let mut now = self.current_servers(host, processes, &daemon);
-        // With SIGTERM and SIGCONT it might go on.
-        let mut unended = if is_suspended {
-            kill_processes_after(&[daemon], Duration::ZERO)
+        let (mut unended, now) = if is_suspended {
+            let now = self.current_servers(host, processes, &daemon);
+            // With SIGTERM and SIGCONT it might go on.
+            (kill_processes_after(&[daemon], Duration::ZERO), now)
         } else {
-            end_processes(&[daemon])
-        };
-        if !is_suspended {
+            let unended = end_processes(&[daemon]);
             // It may have started another server until it ended.
             let processes = MpsProcesses::read(host);
-            now = processes.and_then(|processes| self.open_servers(host, &processes, pid));
-        }
+            let now = processes.and_then(|processes| self.open_servers(host, &processes, pid));
+            (unended, now)
+        };
         let unread = now.map(|now| servers.extend(now)).err();
         unended.extend(kill_processes_after(&servers, EXIT_TIMEOUT));
         unended.sort_unstable();
@@ -253,13 +251,12 @@ impl Daemon {
             return Ok(());
         }
         let what = match unended {
-            [one] => format!(
-                "pid {one} was sent SIGKILL and has not exited: the kernel cannot end it now"
-            ),
-            _ => format!(
-                "{} were sent SIGKILL and have not exited: the kernel cannot end them now",
-                format_pids(unended)
-            ),
+            [one] => format!("pid {one} was sent SIGKILL but has not exited"),
+            several => {
+                let pids: Vec<String> = several.iter().map(Pid::to_string).collect();
+                let pids = join_words(&pids, "and");
+                format!("pids {pids} were sent SIGKILL but have not exited")
+            }
         };
         Err(self.error_with_logs(what))
     }

@@ -29,8 +29,10 @@ impl Closer {
 impl Served {
     /// Returns what becomes of a device that admits no new programs: its daemon ends with its clients, or has ended.
     pub fn closing(&self) -> Option<&Closing> {
-        let is_closing = matches!(self.state, DaemonState::Closing | DaemonState::Dead);
-        self.record.closing.as_ref().filter(|_| is_closing)
+        match self.state {
+            DaemonState::Closing | DaemonState::Dead => self.record.closing.as_ref(),
+            _ => None,
+        }
     }
 
     /// Describes the change that has closed the device to new programs, with its time limit while its command waits.
@@ -40,6 +42,14 @@ impl Served {
             Closer::Gone => closing.origin.to_string(),
             Closer::ThisProcess | Closer::Another => closing.to_string(),
         })
+    }
+
+    /// Names the closed device and the change that has closed it.
+    pub fn describe_closed_device(&self) -> Option<String> {
+        let (name, closing) = (&self.record.name, self.describe_closing()?);
+        Some(format!(
+            "device {name} is closed to new programs by {closing}"
+        ))
     }
 
     /// Returns the reason why a closed device takes no programs.
@@ -60,8 +70,9 @@ impl Served {
 pub(super) fn closing_device_remark(served: &Served, closing: &Closing) -> Finding {
     let name = &served.record.name;
     let clients = match served.clients.as_slice() {
-        _ if !served.is_alive() => "its programs have exited".to_owned(),
-        [] if served.is_left_to_heal() => "its programs have exited".to_owned(),
+        _ if !served.is_alive() || served.is_left_to_heal() => {
+            "its programs have exited".to_owned()
+        }
         [] if served.clients.are_known() => "its last programs are exiting".to_owned(),
         [] => "its clients are not visible to this user".to_owned(),
         clients => format!("{} still running", format_count(clients.len(), "client")),

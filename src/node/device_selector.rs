@@ -246,19 +246,14 @@ pub(super) fn part_of_joint_error(
     word: &str,
     devices: impl IntoIterator<Item = (String, Vec<u32>)>,
 ) -> Option<NoSuchDevice> {
-    let gpu: u32 = word.parse().ok().filter(|_| is_index(word))?;
+    let gpu = parse_index(word)?;
     let (device, _) = devices
         .into_iter()
         .find(|(_, gpus)| gpus.len() > 1 && gpus.contains(&gpu))?;
     Some(NoSuchDevice::PartOfJoint { gpu, device })
 }
 
-/// The hint to start a device that `down` has stopped.
-pub fn start_stopped_hint(device: &str) -> String {
-    format!("run `mig-mps start {device}` to start its daemon")
-}
-
-/// The hint to start it again, if it can start.
+/// The hint to start a device that `down` has stopped, if it can start.
 pub fn start_again_hint(device: &str) -> String {
     format!("run `mig-mps start {device}` to start it again")
 }
@@ -290,7 +285,7 @@ impl Failure for NoSuchDevice {
             Self::OfGpu { index, gpus } if gpus.contains(index) => SEE_DEVICES.to_owned(),
             Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
             Self::NoGpu { wanted, .. } if matches!(wanted.as_str(), "all" | "*") => {
-                "omit --gpu to see every GPU, or write '*' instead to select every device".to_owned()
+                format!("write '*' instead of --gpu {wanted} to select every device")
             }
             Self::NoGpu { wanted, gpus } if let Some(range) = gpus_of_range(wanted, gpus) => {
                 repeat_gpu_hint(&range)
@@ -305,8 +300,9 @@ impl Failure for NoSuchDevice {
                     "choose one device, or all of GPU {gpu} with --gpu {gpu} in commands that accept several"
                 )
             }
-            Self::PartOfStopped { device, .. } => start_stopped_hint(device),
-            Self::Stopped { device, .. } => start_again_hint(device),
+            Self::PartOfStopped { device, .. } | Self::Stopped { device, .. } => {
+                start_again_hint(device)
+            }
             Self::PartOfJoint { device, .. } => format!("use the name {device} instead"),
             Self::Lost(_) => LOST_GPU_REMEDY.to_owned(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
@@ -330,7 +326,16 @@ pub const LOST_GPU_REMEDY: &str =
     "run `dmesg | grep NVRM` to find the cause, then reset the GPU or reboot";
 
 pub(super) fn is_index(word: &str) -> bool {
-    word.chars().all(|c| c.is_ascii_digit()) && word.parse::<u32>().is_ok()
+    parse_index(word).is_some()
+}
+
+/// Parses an index, which has no sign.
+pub(super) fn parse_index(word: &str) -> Option<u32> {
+    if word.chars().all(|c| c.is_ascii_digit()) {
+        word.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// A kind of devices.
@@ -392,16 +397,19 @@ fn several_devices_hint(wanted: &str) -> Option<String> {
     is_list.then(|| format!("separate devices by blanks: {}", wanted.replace(',', " ")))
 }
 
-/// Returns the hint about `--gpu 0,1`.
 /// Returns the GPUs of a range such as `0-3`, with commas; `None` if it is no range, or has none of them.
 fn gpus_of_range(word: &str, gpus: &[u32]) -> Option<String> {
     let (first, last) = word.split_once('-')?;
     let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-    let within = gpus.iter().filter(|gpu| (first..=last).contains(gpu));
-    let within: Vec<String> = within.map(u32::to_string).collect();
+    let within: Vec<String> = gpus
+        .iter()
+        .filter(|gpu| (first..=last).contains(gpu))
+        .map(u32::to_string)
+        .collect();
     (!within.is_empty()).then(|| within.join(","))
 }
 
+/// Returns the hint about `--gpu 0,1`.
 pub(super) fn repeat_gpu_hint(words: &str) -> String {
     format!(
         "repeat --gpu for several GPUs: --gpu {}",

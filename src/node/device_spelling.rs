@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_selector::{is_index, known_devices_hint, repeat_gpu_hint};
+use super::device_selector::{known_devices_hint, parse_index, repeat_gpu_hint};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;
@@ -69,14 +69,6 @@ fn parse_gpu_mark(word: &str) -> Option<GpuMark<'_>> {
         parse_index(rest).map(GpuMark::Index)
     } else {
         word[3..].starts_with('-').then_some(GpuMark::Uuid(rest))
-    }
-}
-
-fn parse_index(digits: &str) -> Option<u32> {
-    if is_index(digits) {
-        digits.parse().ok()
-    } else {
-        None
     }
 }
 
@@ -172,18 +164,19 @@ fn parse_profile(word: &str) -> Option<String> {
     let word = word.rsplit(" mig ").next()?;
     let word = word.strip_prefix("gres:").unwrap_or(word);
     let starts = ["gpu:", "mig-", "mig ", "mig_"];
-    let word = starts
+    let bare = starts
         .iter()
         .find_map(|start| word.strip_prefix(start))
         .unwrap_or(word)
         .split([':', '='])
         .next()?
         .replace("gb.me", "gb+me");
-    let of = word
-        .split_once("c.")
-        .map_or(word.as_str(), |(_, profile)| profile);
-    of.parse::<ProfileName>().ok()?;
-    Some(word)
+    let profile = match bare.split_once("c.") {
+        Some((_, profile)) => profile,
+        None => &bare,
+    };
+    profile.parse::<ProfileName>().ok()?;
+    Some(bare)
 }
 
 impl Node {
@@ -242,12 +235,10 @@ impl Node {
     }
 
     fn devices_with(&self, mark: GpuMark<'_>) -> Vec<&Device> {
-        let index = self.index_with(mark);
-        self.devices
-            .iter()
-            .filter(|device| index.is_some_and(|index| device.gpu_indices().contains(&index)))
-            .filter(|device| !self.is_in_stopped_joint(device))
-            .collect()
+        match self.index_with(mark) {
+            Some(index) => self.devices_of_gpu(index).collect(),
+            None => Vec::new(),
+        }
     }
 
     /// Returns the error for a word that means none of the devices that have records: those are `known`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::device_selector::{
-    Candidate, glob_to_regex, is_index, part_of_joint_error, select_candidates,
+    Candidate, glob_to_regex, parse_index, part_of_joint_error, select_candidates,
 };
 use super::device_spelling::strip_affixes;
 use super::{Device, NoSuchDevice, Node};
@@ -24,7 +24,7 @@ impl Node {
     }
 
     fn resolve_word(&self, word: &str) -> Result<Vec<String>, NoSuchDevice> {
-        // Without the driver, its name could be the beginning of another one.
+        // Without the driver, the name of a stopped device could be the beginning of another device's name.
         if self.has_no_driver()
             && let Some(error) = self.stopped_error(word)
         {
@@ -59,7 +59,7 @@ impl Node {
         if let Some(error) = part_of_joint_error(&wanted, self.devices.iter().map(gpus_of)) {
             return Err(error);
         }
-        if let Some(gpu) = wanted.parse().ok().filter(|_| is_index(&wanted))
+        if let Some(gpu) = parse_index(&wanted)
             && let Some(device) = self.stopped_joint_with(gpu)
         {
             return Err(NoSuchDevice::PartOfStopped { gpu, device });
@@ -77,16 +77,22 @@ impl Node {
     /// device that `down` has stopped has only that device.
     pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
         let names: Vec<String> = self
-            .devices
-            .iter()
-            .filter(|device| device.gpu_indices().contains(&index))
-            .filter(|device| !self.is_in_stopped_joint(device))
+            .devices_of_gpu(index)
             .map(|device| device.name.clone())
             .collect();
         if names.is_empty() {
             return Err(self.no_device_error(index));
         }
         Ok(names)
+    }
+
+    /// Returns the devices of the GPU with this index, those that are gone included, but none that is part of a stopped joint
+    /// device.
+    pub(super) fn devices_of_gpu(&self, index: u32) -> impl Iterator<Item = &Device> {
+        self.devices
+            .iter()
+            .filter(move |device| device.gpu_indices().contains(&index))
+            .filter(|device| !self.is_in_stopped_joint(device))
     }
 
     /// Returns the error for a GPU without a device.

@@ -384,7 +384,6 @@ fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding
     Some(problem.on_device(name))
 }
 
-/// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
 /// Says who has stopped a device, and how it comes back.
 fn stopped_device_remark(stopped: &StoppedDevice) -> Finding {
     let name = &stopped.record.name;

@@ -11,7 +11,7 @@ use crate::nvml::{
     ComputeInstanceReading, GpuHealth, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
 };
 use crate::settings::{DeviceSize, Multiprocessors};
-use crate::state::{DeviceKey, InstanceKey};
+use crate::state::{DeviceKey, InstanceKey, RecordedInstance};
 
 /// One GPU and its geometry.
 #[derive(Clone, Debug, Default)]
@@ -149,10 +149,10 @@ impl Gpu {
         compute: usize,
         has_all_sms: bool,
     ) -> DeviceSize {
-        let sms = offer
-            .multiprocessors
-            .filter(|_| has_all_sms)
-            .map(|all| Multiprocessors { all, least: 2 });
+        let sms = match offer.multiprocessors {
+            Some(all) if has_all_sms => Some(Multiprocessors { all, least: 2 }),
+            _ => None,
+        };
         DeviceSize::for_instance(sms, offer.memory_mib, compute as u64)
     }
 
@@ -259,16 +259,16 @@ impl Gpu {
 }
 
 impl Node {
-    /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
-    /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made, and has not yet made a compute
-    /// instance in. If it has, another tool has since made the GPU instance again.
+    /// True for a GPU instance of a virtual machine. On a host of MIG-backed vGPUs, the machine makes the compute instances itself
+    /// (NVIDIA's vGPU user guide), so its GPU instance has none here. A GPU instance without compute instances is ours if mig-mps
+    /// has made it and no compute instance in it. If mig-mps has made one, another tool has since made the GPU instance again.
     pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
-        let mut made = self
+        let made: Vec<&RecordedInstance> = self
             .created
             .iter()
             .filter(|made| made.is_in(&gpu.uuid, instance.profile, instance.placement))
-            .peekable();
-        let is_ours = made.peek().is_some() && made.all(|made| made.compute.is_none());
+            .collect();
+        let is_ours = !made.is_empty() && made.iter().all(|made| made.compute.is_none());
         gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_ours
     }
 

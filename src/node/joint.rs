@@ -6,7 +6,7 @@ use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
 use crate::host::format_gpus;
 use crate::mps::ControlProgram;
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
-use crate::state::{DeviceKey, JointDevices, JointGpu, RunDir};
+use crate::state::{DeviceKey, JointDevices, RecordedGpu, RunDir};
 
 impl Node {
     /// Puts the joint devices that are recorded in the place of their GPUs, and those that `down` has stopped beside them.
@@ -81,7 +81,7 @@ impl Node {
     }
 
     /// Returns the GPUs that the joint device with this name had when a profile with it was applied, and that do not exist.
-    pub fn absent_joint_gpus(&self, name: &str) -> Vec<&JointGpu> {
+    pub fn absent_joint_gpus(&self, name: &str) -> Vec<&RecordedGpu> {
         let before = self.joint_before.get(name).into_iter().flatten();
         before
             .filter(|gpu| self.gpu_with_uuid(&gpu.uuid).is_none())
@@ -103,7 +103,7 @@ impl Node {
                 return self.joint_before.get(name).cloned();
             };
             let gpus = served.record.gpus_with_indices();
-            let gpus = gpus.map(|(uuid, index)| JointGpu {
+            let gpus = gpus.map(|(uuid, index)| RecordedGpu {
                 uuid: uuid.to_owned(),
                 index,
             });

@@ -21,9 +21,11 @@ impl Node {
 
     /// Returns the record of a device that `down` has stopped, with its run directory.
     pub fn find_stopped(&self, device: &Device) -> Option<&(RunDir, StoppedDevice)> {
+        if device.served.is_some() || !device.exists() {
+            return None;
+        }
         let is_its = |(_, stopped): &&(RunDir, StoppedDevice)| stopped.record.key == device.key;
-        let is_idle = device.served.is_none() && device.exists();
-        self.stopped.iter().find(is_its).filter(|_| is_idle)
+        self.stopped.iter().find(is_its)
     }
 
     /// Returns the error for the name of a device that `down` has stopped and no daemon serves.
@@ -105,9 +107,11 @@ impl Node {
 
     /// Returns the reason why a joint device of an applied profile, which no daemon serves, does not start.
     fn incomplete_joint_problem(&self, name: &str) -> Option<Problem> {
+        if self.has_no_driver() || self.served_named(name).is_some() {
+            return None;
+        }
         let absent = self.absent_joint_gpus(name);
-        let is_known = !self.has_no_driver() && self.served_named(name).is_none();
-        let first = absent.first().filter(|_| is_known)?;
+        let first = absent.first()?;
         Some(self.absent_gpu_problem(&first.uuid, first.index))
     }
 }

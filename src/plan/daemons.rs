@@ -159,7 +159,7 @@ impl GpuPlan {
         let next = closing.next.as_ref();
         let is_as_wanted =
             next.is_some_and(|next| next.name == wanted.name && next.settings == *settings);
-        // Also as wanted: another command is at it.
+        // If another command waits for the device, its record is replaced even if the next daemon is as wanted.
         if !is_as_wanted || served.closer == Closer::Another {
             let close = Action::Close(Close {
                 name: served.record.name.clone(),

@@ -40,7 +40,7 @@ pub fn differs_from_profile(
             .or_else(|| device.and_then(Device::memory_of_each_gpu));
     }
     match up(&node, profile, run_dir, caller) {
-        Ok(plan) => Some(!plan.without_closes().is_empty()),
+        Ok(plan) => Some(plan.differs_from_node()),
         Err(Refusal::Infeasible(_) | Refusal::Profile(_)) => Some(true),
         Err(_) => None,
     }

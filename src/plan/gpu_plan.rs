@@ -190,6 +190,11 @@ impl Plan {
         self
     }
 
+    /// True if the node differs from the profile or the devices that were planned.
+    pub fn differs_from_node(&self) -> bool {
+        self.clone().without_closes().has_changes()
+    }
+
     /// Returns the plan without what follows closed devices: another command or `heal` sees to them, so that they are no drift.
     #[must_use]
     pub fn without_closes(mut self) -> Self {

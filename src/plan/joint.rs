@@ -3,7 +3,7 @@
 use super::Refusal;
 use super::gpu_steps::concerns_us;
 use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
-use super::up::{Planner, block_selects};
+use super::up::{Planner, Unselected, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
 use crate::node::{Gpu, LOST_GPU_REMEDY, describe_former_gpu};
@@ -33,7 +33,7 @@ impl<'a> Planner<'a> {
             .filter(|gpu| block_selects(block, gpu))
             .partition(is_first);
         let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
-        if let Some(taken) = taken.first().filter(|_| names_gpus) {
+        if names_gpus && let Some(taken) = taken.first() {
             let mistake = format!(
                 "GPU {} has an earlier block, but a joint device needs all GPUs of its block",
                 taken.index
@@ -200,7 +200,7 @@ impl<'a> Planner<'a> {
         let is_left_out = self
             .left_out
             .is_some_and(|left_out| left_out.has_gpu(gpu.index));
-        self.prunes && self.first_block_for(gpu).is_none() && !is_left_out
+        self.unselected == Unselected::Stop && self.first_block_for(gpu).is_none() && !is_left_out
     }
 
     /// Returns the first block that selects a GPU, which may be left out.

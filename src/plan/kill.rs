@@ -253,8 +253,7 @@ pub fn may_end_client(served: &Served, client: &Client, caller: Uid, owner: Opti
 }
 
 fn user_of_server(served: &Served, pid: Pid) -> Option<Uid> {
-    let mut servers = served.servers.iter();
-    servers.find(|server| server.pid == pid)?.user
+    served.servers.iter().find(|server| server.pid == pid)?.user
 }
 
 /// True if more than a daemon's word makes a process a client.

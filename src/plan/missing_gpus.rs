@@ -126,7 +126,10 @@ pub(super) fn describe_absent_gpus(planner: Planner<'_>, block: &Block) -> Optio
 /// knows: probably by a typing error, which a block for all other GPUs hides.
 pub(super) fn selection_remarks(planner: Planner<'_>) -> Vec<String> {
     let blocks = planner.profile.blocks.iter().enumerate();
-    let lost = lost_gpus(planner).filter(|_| planner.left_out.is_none());
+    let lost: Vec<(u32, &str)> = match planner.left_out {
+        Some(_) => Vec::new(),
+        None => lost_gpus(planner).collect(),
+    };
     let unknown = blocks
         .filter(|(_, block)| {
             !planner
@@ -140,7 +143,8 @@ pub(super) fn selection_remarks(planner: Planner<'_>) -> Vec<String> {
         .map(|block| {
             format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
         });
-    lost.map(|(_, why)| format!("{why}: this GPU stays as it is"))
+    lost.iter()
+        .map(|(_, why)| format!("{why}: this GPU stays as it is"))
         .chain(unknown)
         .collect()
 }

@@ -51,4 +51,4 @@ pub use reason::Reason;
 pub use refusal::{Misfit, Refusal};
 pub use remarks::remark_on_virtual_machines;
 pub use restart::{heal, needs_healing, restart, start};
-pub use up::{block_selects, up, up_in_part, up_with};
+pub use up::{Unselected, block_selects, up, up_in_part, up_with};

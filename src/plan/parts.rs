@@ -16,7 +16,11 @@ impl Plan {
             let is_whole = gpu.to_be_continued || gpu.steps.iter().any(Step::is_of_mig);
             let mut devices: Vec<Option<&str>> = Vec::new();
             for step in &gpu.steps {
-                let device = step.action.device_uuid().filter(|_| !is_whole);
+                let device = if is_whole {
+                    None
+                } else {
+                    step.action.device_uuid()
+                };
                 if !devices.contains(&device) {
                     devices.push(device);
                 }
@@ -88,7 +92,7 @@ impl Plan {
         })
     }
 
-    /// True if nothing is left of another plan but what it says of closed devices.
+    /// True if the plan only closes devices, and the other plan does the same.
     pub fn only_repeats_closes_of(&self, other: &Self) -> bool {
         self.clone().without_closes().is_empty() && self.does_the_same_as(other)
     }
@@ -115,10 +119,10 @@ impl Plan {
             })
     }
 
-    /// Plans that the daemons of this part admit no new clients while one of them has some: those without clients too, since a
-    /// program that came to one would be waited for as well.
+    /// Plans that the daemons of this part admit no new clients while one of them has clients. Daemons without clients are closed
+    /// too, because the change would wait for a program that starts there.
     ///
-    /// A device on which no daemon follows is to stay without one: what was to stop is not started again.
+    /// A device that gets no new daemon stays without one: a daemon that was to stop is not started again.
     #[must_use]
     pub fn close_daemons(&self, node: &Node, until: Timestamp) -> Self {
         let mut plan = Self::default();
@@ -128,11 +132,14 @@ impl Plan {
         }
         for gpu in &self.gpus {
             // What a command that has exited has closed is taken over.
-            let open = gpu.actions().filter_map(Action::as_stop).filter(|stop| {
+            let is_open = |stop: &&Stop| {
                 stop.means == StopMethod::Session
                     && closer_of(stop, node) != Some(Closer::ThisProcess)
-            });
-            let steps: Vec<Step> = open
+            };
+            let steps: Vec<Step> = gpu
+                .actions()
+                .filter_map(Action::as_stop)
+                .filter(is_open)
                 .map(|stop| {
                     let next = gpu
                         .actions()

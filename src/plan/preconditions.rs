@@ -3,8 +3,8 @@
 use crate::failure::Problem;
 use crate::host::{Uid, caller, root_hint, user_name};
 use crate::node::{
-    DaemonState, Device, LOST_GPU_REMEDY, Node, Served, Unseen, replace_remedy, start_again_hint,
-    start_stopped_hint,
+    DaemonState, Device, LOST_GPU_REMEDY, NoSuchDevice, Node, Served, Unseen, replace_remedy,
+    start_again_hint,
 };
 use crate::state::RunDir;
 
@@ -56,10 +56,13 @@ impl Verb {
             .device_named(name)
             .and_then(|device| Some((device.gpu?, &node.stopped_joint_of(device)?.name)));
         if let Some((gpu, joint)) = joint {
-            let what = format!("GPU {gpu} is part of the stopped device {joint}");
-            return Problem::new(what, start_stopped_hint(joint));
+            let device = joint.clone();
+            let error = NoSuchDevice::PartOfStopped { gpu, device };
+            return Problem::new(error.to_string(), start_again_hint(joint));
         }
-        if let Some(stopped) = node.stopped_error(name).filter(|_| self != Self::Restart) {
+        if self != Self::Restart
+            && let Some(stopped) = node.stopped_error(name)
+        {
             return Problem::new(stopped.to_string(), start_again_hint(name));
         }
         let (verb, problem) = match self {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::up::block_selects;
+use super::up::{Unselected, block_selects};
 use super::{Action, LeftOut, Plan, Stop};
 use crate::host::{format_count, format_gpus};
 use crate::node::{Gpu, Node, Served};
@@ -10,19 +10,19 @@ use crate::profile::Profile;
 use crate::state::RunDir;
 
 impl Plan {
-    /// Adds the end of the daemons on GPUs that no block of the profile selects and that are not left out, or without `prune`
-    /// a remark on them.
+    /// Adds the end of the daemons on GPUs that no block of the profile selects and that are not left out, or a
+    /// remark on them if they stay.
     #[must_use]
     pub fn prune_or_remark(
         mut self,
         node: &Node,
         profile: &Profile,
         run_dir: &RunDir,
-        prune: bool,
+        unselected: Unselected,
         left_out: Option<&LeftOut>,
     ) -> Self {
         let in_no_block = daemons_in_no_block(node, profile, run_dir);
-        if !prune {
+        if unselected == Unselected::Stay {
             self.remarks.extend(prune_remark(&in_no_block));
             return self;
         }

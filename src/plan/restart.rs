@@ -9,7 +9,7 @@ use crate::node::{
     Closer, DaemonState, Device, Gpu, LOST_GPU_REMEDY, Node, Presence, Served, Unseen,
     restore_remedy,
 };
-use crate::state::{DeviceRecord, InstanceKey, NextDaemon, RunDir};
+use crate::state::{Closing, DeviceRecord, InstanceKey, NextDaemon, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
 /// hand, and to start those of stopped devices.
@@ -30,13 +30,13 @@ pub fn start(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Re
         let served = node.served_named(name)?;
         // What is left when its daemon has ended is served again.
         let is_left = served.is_left_to_heal() && !served.is_alive();
-        let closing = served.closing().filter(|_| !is_left)?;
-        Some((served, closing))
+        if is_left {
+            return None;
+        }
+        Some((served, served.closing()?))
     });
     if let Some((served, closing)) = closed {
-        let name = &served.record.name;
-        let change = served.describe_closing().unwrap_or_default();
-        let what = format!("device {name} is closed to new programs by {change}");
+        let what = served.describe_closed_device().unwrap_or_default();
         let hint = match (served.closer, &closing.next) {
             (_, None) => "run `mig-mps up` to start a daemon again when its programs have exited",
             (Closer::Gone, _) => {
@@ -192,11 +192,13 @@ fn plan_restarts(
             (device, &served.record, gpu, place, because)
         };
         // The daemon that was to follow one that has ended is not forgotten.
-        let closing = record.closing.as_ref();
         let has_ended = device.served.as_ref().is_some_and(|it| !it.is_alive());
-        let next = closing.and_then(|closing| closing.next.clone());
-        let next = next.filter(|_| has_ended);
-        let next = next.unwrap_or_else(|| NextDaemon::same_as(record));
+        let next = match &record.closing {
+            Some(Closing {
+                next: Some(next), ..
+            }) if has_ended => next.clone(),
+            _ => NextDaemon::same_as(record),
+        };
         let by_hand = &next.by_hand;
         let start = Action::Start(Start {
             name: next.name.clone(),

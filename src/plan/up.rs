@@ -35,22 +35,29 @@ pub(super) struct Planner<'a> {
     pub(super) left_out: Option<&'a LeftOut>,
     /// True if the user has asked for the rest of the profile where a part cannot be applied.
     pub(super) is_in_part: bool,
-    /// True if daemons on GPUs in no block are to stop.
-    pub(super) prunes: bool,
+    pub(super) unselected: Unselected,
+}
+
+/// What becomes of daemons on GPUs that no block of the profile selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unselected {
+    Stay,
+    /// [`Plan::prune_or_remark`] stops them, so that they are no obstacle.
+    Stop,
 }
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
 pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
-    up_with(node, profile, run_dir, caller, false)
+    up_with(node, profile, run_dir, caller, Unselected::Stay)
 }
 
-/// Plans the same; with `prunes`, daemons on GPUs in no block are no obstacle, because [`Plan::prune_or_remark`] stops them.
+/// Plans to apply a profile as [`up`] does, with what becomes of daemons on GPUs that no block selects.
 pub fn up_with(
     node: &Node,
     profile: &Profile,
     run_dir: &RunDir,
     caller: Uid,
-    prunes: bool,
+    unselected: Unselected,
 ) -> Result<Plan, Refusal> {
     let planner = Planner {
         node,
@@ -58,7 +65,7 @@ pub fn up_with(
         run_dir,
         left_out: None,
         is_in_part: false,
-        prunes,
+        unselected,
     };
     plan_in_stages(planner, caller)
 }
@@ -73,7 +80,7 @@ pub fn up_in_part(
     run_dir: &RunDir,
     caller: Uid,
     left_out: &mut LeftOut,
-    prunes: bool,
+    unselected: Unselected,
 ) -> Result<Plan, Refusal> {
     let wanted = &with_default_serve(profile, caller);
     let is_first = left_out.has_no_gpu();
@@ -84,7 +91,7 @@ pub fn up_in_part(
             run_dir,
             left_out: Some(&*left_out),
             is_in_part: true,
-            prunes,
+            unselected,
         };
         let (layouts, mut refusals) = planner.plan_layouts();
         refusals.extend(name_conflicts(planner, &layouts));
@@ -103,7 +110,7 @@ pub fn up_in_part(
         run_dir,
         left_out: Some(&*left_out),
         is_in_part: true,
-        prunes,
+        unselected,
     };
     if planner.leaves_all_alone() && is_first {
         let whole = Planner {

@@ -98,19 +98,26 @@ impl Source {
     pub fn quotation_error(self: &Arc<Self>, mistake: Span) -> Option<ProfileError> {
         let at = floor_char(&self.text, mistake.start);
         let start = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
-        let line = self.text[start..].lines().next()?;
-        let span = |at: usize, mark: char| Span::from(start + at..start + at + mark.len_utf8());
-        if let Some((at, mark)) = line.char_indices().find(|(_, c)| "“”„‘’".contains(*c))
-        {
-            let error = self.error_at(
-                span(at, mark),
+        let end = self.text[start..]
+            .find('\n')
+            .map_or(self.text.len(), |length| start + length);
+        let WrongMark { at, mark, fault } = find_wrong_mark(&self.text, start..end)?;
+        let (what, hint) = match fault {
+            MarkFault::NotOfToml => (
                 format!("{mark} is not a quotation mark of TOML"),
-            );
-            return Some(error.with_hint("write \""));
-        }
-        let (at, mark) = open_string(line)?;
-        let error = self.error_at(span(at, mark), "this string has no closing quotation mark");
-        Some(error.with_hint(format!("add {mark} at its end")))
+                "write \"".to_owned(),
+            ),
+            MarkFault::Unclosed => (
+                "this string has no closing quotation mark".to_owned(),
+                format!("add {mark} at its end"),
+            ),
+            MarkFault::NotInPairs => (
+                "the quotation marks on this line are not in pairs".to_owned(),
+                "add or remove a quotation mark".to_owned(),
+            ),
+        };
+        let error = self.error_at(at..at + mark.len_utf8(), what);
+        Some(error.with_hint(hint))
     }
 
     /// Returns the text of a span.
@@ -294,19 +301,87 @@ fn floor_char(text: &str, index: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns the place of the quotation mark at which a string begins that does not end on its line.
-fn open_string(line: &str) -> Option<(usize, char)> {
-    if line.contains("\"\"\"") || line.contains("'''") {
+/// A wrong quotation mark, and its place in the text.
+struct WrongMark {
+    at: usize,
+    mark: char,
+    fault: MarkFault,
+}
+
+/// What is wrong with a quotation mark.
+enum MarkFault {
+    NotOfToml,
+    Unclosed,
+    NotInPairs,
+}
+
+/// The part of TOML that a character belongs to. A string has its quotation mark.
+#[derive(Clone, Copy)]
+enum TomlPart {
+    Nothing,
+    Comment,
+    String(char),
+    MultilineString(char),
+}
+
+/// Finds the wrong quotation mark on a line of a profile, and its place. The lines before it are read too: one of them may begin
+/// a string of several lines.
+fn find_wrong_mark(text: &str, line: Range<usize>) -> Option<WrongMark> {
+    let mut part = TomlPart::Nothing;
+    let mut marks: Vec<(usize, char)> = Vec::new();
+    let mut at = 0;
+    while let Some(c) = text[at..line.end].chars().next() {
+        let alike = text[at..].chars().take(5).take_while(|next| *next == c);
+        let same = alike.count();
+        let mut length = c.len_utf8();
+        part = match part {
+            TomlPart::Nothing | TomlPart::Comment | TomlPart::String(_) if c == '\n' => {
+                marks.clear();
+                TomlPart::Nothing
+            }
+            TomlPart::Nothing if c == '#' => TomlPart::Comment,
+            TomlPart::Nothing if is_toml_mark(c) && same >= 3 => {
+                length = 3;
+                TomlPart::MultilineString(c)
+            }
+            TomlPart::Nothing if is_toml_mark(c) => {
+                marks.push((at, c));
+                TomlPart::String(c)
+            }
+            TomlPart::Nothing if line.start <= at && "“”„‘’".contains(c) => {
+                let fault = MarkFault::NotOfToml;
+                return Some(WrongMark { at, mark: c, fault });
+            }
+            TomlPart::String('"') | TomlPart::MultilineString('"') if c == '\\' => {
+                let escaped = text[at + 1..].chars().next().filter(|next| *next != '\n');
+                length += escaped.map_or(0, char::len_utf8);
+                part
+            }
+            TomlPart::String(mark) if c == mark => {
+                marks.push((at, c));
+                TomlPart::Nothing
+            }
+            // Up to two marks before the last three are text.
+            TomlPart::MultilineString(mark) if c == mark && same >= 3 => {
+                length = same;
+                TomlPart::Nothing
+            }
+            part => part,
+        };
+        at += length;
+    }
+    if !matches!(part, TomlPart::String(_)) {
         return None;
     }
-    let mut open = None;
-    for (at, c) in line.char_indices() {
-        match open {
-            None if c == '#' => break,
-            None if c == '"' || c == '\'' => open = Some((at, c)),
-            Some((_, mark)) if c == mark => open = None,
-            _ => {}
-        }
-    }
-    open
+    let &(at, mark) = marks.first()?;
+    let fault = if marks.len() == 1 {
+        MarkFault::Unclosed
+    } else {
+        MarkFault::NotInPairs
+    };
+    Some(WrongMark { at, mark, fault })
+}
+
+fn is_toml_mark(c: char) -> bool {
+    c == '"' || c == '\''
 }

@@ -22,9 +22,10 @@ pub(super) type KeyValue<T> = Result<Option<At<T>>, Noted>;
 pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
 
 /// Makes the tables of a file: each key with its kind, and in its comment its meaning, which editors show. A key whose kind
-/// is no `Option` is required. Behind the name stand the examples of one and of a list.
+/// is no `Option` is required. The name is followed by the examples of one and of a list, and by the key that a string in the
+/// place of the table means.
 macro_rules! tables {
-    ($($(#[doc = $about:literal])+ $name:ident $examples:tt { $(#[doc = $meaning:literal] $key:ident: $kind:ty,)+ })+) => {$(
+    ($($(#[doc = $about:literal])+ $name:ident $examples:tt $(from $string_key:ident)? { $(#[doc = $meaning:literal] $key:ident: $kind:ty,)+ })+) => {$(
         $(#[doc = $about])+
         pub(super) struct $name<'a> {
             $(#[doc = $meaning] pub(super) $key: Result<$kind, Noted>,)+
@@ -34,6 +35,7 @@ macro_rules! tables {
             const ONE: &'static str = "a table";
             const LIST: &'static str = "a list of tables";
             const EXAMPLES: [&'static str; 2] = $examples;
+            $(const STRING_KEY: Option<&'static str> = Some(stringify!($string_key));)?
 
             fn schema() -> Value {
                 object(&[$((stringify!($key), $meaning, <$kind>::is_required(), <$kind>::schema())),+])
@@ -100,7 +102,7 @@ tables! {
     }
 
     /// An entry of `devices`.
-    DeviceTable ["", "[ { profile = \"3g\" } ]"] {
+    DeviceTable ["", "[ { profile = \"3g\" } ]"] from profile {
         /// Name of the device; {gpu} is the GPU's index, {n} counts
         name: Option<At<&'a str>>,
         /// GPU instance profile, such as 3g, 3g.40gb or 1g+me
@@ -203,6 +205,8 @@ trait Kind<'a>: Sized {
     const LIST: &'static str = "a list";
     /// A value, and a list of values, as they are written; empty if that says no more than their descriptions.
     const EXAMPLES: [&'static str; 2] = [""; 2];
+    /// The key of a table whose value a string in the place of the table means.
+    const STRING_KEY: Option<&'static str> = None;
 
     fn schema() -> Value;
 
@@ -381,9 +385,10 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
                 elements.push((read, element.span().into()));
             } else {
                 let error = check.error_at(element.span(), must.as_str());
-                check.note(match (key, element.get_ref().as_str()) {
-                    ("devices", Some(profile)) => {
-                        error.with_hint(format!("write {{ profile = \"{profile}\" }}"))
+                check.note(match T::STRING_KEY {
+                    Some(key) if element.get_ref().is_str() => {
+                        let written = check.source.text_at(element.span().into());
+                        error.with_hint(format!("write {{ {key} = {written} }}"))
                     }
                     _ => with_example(error, key, T::EXAMPLES[1]),
                 });

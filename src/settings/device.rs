@@ -70,8 +70,8 @@ impl Settings {
     /// Sets the number of clients that share the device, or removes it. Whatever a share decides is then as if nobody had
     /// given it; what somebody has given stays without one.
     pub(super) fn share_among(&mut self, clients: Option<u32>) {
-        let share = clients.map(Share::for_clients);
-        let Some(deciding) = share.or(self.share) else {
+        let new_share = clients.map(Share::for_clients);
+        let Some(deciding) = new_share.or(self.share) else {
             return;
         };
         if deciding.decides(ACTIVE_THREAD_PERCENTAGE) {
@@ -83,10 +83,10 @@ impl Settings {
         if deciding.decides(MAX_CLIENTS) {
             self.max_clients = clients;
         }
-        if share.is_none() {
+        if new_share.is_none() {
             self.oversubscribe = Oversubscription::NONE;
         }
-        self.share = share;
+        self.share = new_share;
     }
 
     /// Returns the settings on a device of a size that is asked for if need be: what `share` decides follows from it.

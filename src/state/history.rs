@@ -48,12 +48,12 @@ pub struct AppliedProfile {
 }
 
 /// The GPUs of joint devices by name, in the order of their indices.
-pub type JointDevices = BTreeMap<String, Vec<JointGpu>>;
+pub type JointDevices = BTreeMap<String, Vec<RecordedGpu>>;
 
 /// A GPU of a joint device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct JointGpu {
+pub struct RecordedGpu {
     pub uuid: String,
     /// Its index at that time.
     pub index: Option<u32>,

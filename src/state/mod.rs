@@ -10,7 +10,7 @@ mod selftest;
 mod writer;
 
 pub use after_change::AfterChange;
-pub use history::{AppliedProfile, JointDevices, JointGpu, ProfileHistory, TakenDown};
+pub use history::{AppliedProfile, JointDevices, ProfileHistory, RecordedGpu, TakenDown};
 pub use job::JobRecord;
 pub use leftovers::Misplaced;
 pub use record::{

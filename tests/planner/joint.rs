@@ -185,7 +185,7 @@ fn plan_of(
             &directories(),
             Uid::ROOT,
             left_out,
-            false,
+            plan::Unselected::Stay,
         ),
         None => testbed.plan(profile),
     }

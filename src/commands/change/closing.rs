@@ -20,6 +20,7 @@ use crate::node::{Closer, Device, Node, Served};
 use crate::plan::{Plan, Refusal, Step, Stop};
 use crate::render::format::{format_count, format_time_limit};
 use crate::render::{note, warn};
+use crate::state::{ProcessId, RunDir};
 
 /// The interval at which it is looked whether closing daemons have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -56,6 +57,25 @@ struct ClosedDevice {
     name: String,
     /// True if its programs have left.
     is_idle: bool,
+}
+
+/// An idle client that was started to keep the daemon of a device.
+struct StartedClient {
+    /// The UUID of the device.
+    device: String,
+    id: Option<ProcessId>,
+    client: HeldClient,
+}
+
+impl StartedClient {
+    /// Lets the client go on if the record of its device has it. Otherwise it ends.
+    fn leave_if_recorded(self, run_dir: &RunDir) {
+        let record = run_dir.load_record(&self.device).ok().flatten();
+        let closing = record.and_then(|record| record.closing);
+        if closing.is_some_and(|closing| closing.held == self.id) {
+            self.client.leave();
+        }
+    }
 }
 
 impl ClosingProgress {
@@ -154,7 +174,7 @@ impl ChangeRun<'_> {
         Ok(())
     }
 
-    /// Closes the devices of a part that have clients, unless that was done before.
+    /// Closes the devices of a part while one of them has clients, unless that was done before.
     fn close_devices(&mut self, part: &Plan) -> Result<()> {
         let environment = self.options.environment;
         let _lock = self.take_lock(part)?;
@@ -171,7 +191,7 @@ impl ChangeRun<'_> {
             return Ok(());
         };
         let mut close = close;
-        let mut started = Vec::new();
+        let mut started: Vec<StartedClient> = Vec::new();
         close.retain_closes(|close| {
             let served = node.served_named(&close.name);
             let client = served.and_then(|served| start_held_client(environment, served));
@@ -188,7 +208,11 @@ impl ChangeRun<'_> {
             self.closing.closed.insert(close.uuid.clone(), closed);
             if let Some(client) = client {
                 close.held = client.process_id(&environment.host);
-                started.push((close.uuid.clone(), close.held, client));
+                started.push(StartedClient {
+                    device: close.uuid.clone(),
+                    id: close.held,
+                    client,
+                });
             }
             true
         });
@@ -196,12 +220,8 @@ impl ChangeRun<'_> {
             return Ok(());
         }
         let applied = self.apply_plan(&Planned::new(node, close.clone()));
-        for (uuid, held, client) in started {
-            let record = self.state.load_record(&uuid).ok().flatten();
-            let closing = record.and_then(|record| record.closing);
-            if closing.is_some_and(|closing| closing.held == held) {
-                client.leave();
-            }
+        for client in started {
+            client.leave_if_recorded(&self.state);
         }
         if let Some(error) = applied? {
             return Err(error.into());
@@ -304,20 +324,9 @@ impl ChangeRun<'_> {
 
     /// The error of a change that was interrupted while it waited. What this change has closed stays closed.
     fn interrupted_error(&self) -> CommandError {
-        let mut closed = Vec::new();
-        let mut names = Vec::new();
-        for (uuid, device) in &self.closing.closed {
-            let is_open = match self.state.load_record(uuid) {
-                Ok(record) => record.is_none_or(|record| record.closing.is_none()),
-                // A record that cannot be read may be that of a closed device.
-                Err(_) => false,
-            };
-            if !is_open {
-                closed.push(uuid.as_str());
-                names.push(device.name.as_str());
-            }
-        }
-        let follows = self.what_heal_does(closed);
+        let closed = self.still_closed();
+        let names = sorted_names(closed.values().copied());
+        let follows = self.what_heal_does(closed.keys().copied());
         let stay = match names.as_slice() {
             [] => {
                 let what = "Interrupted. No device is closed. To continue the change, run the same command again.";
@@ -340,6 +349,21 @@ impl ChangeRun<'_> {
         declined_by_user(ExitStatus::Interrupted, what)
     }
 
+    /// Returns the devices that this change has closed and not opened again, by UUID.
+    fn still_closed(&self) -> BTreeMap<&str, &ClosedDevice> {
+        let is_open = |uuid: &str| match self.state.load_record(uuid) {
+            Ok(record) => record.is_none_or(|record| record.closing.is_none()),
+            // A record that cannot be read may be that of a closed device.
+            Err(_) => false,
+        };
+        self.closing
+            .closed
+            .iter()
+            .map(|(uuid, device)| (uuid.as_str(), device))
+            .filter(|(uuid, _)| !is_open(uuid))
+            .collect()
+    }
+
     /// Says what `heal` does with closed devices when their programs have exited.
     fn what_heal_does<'u>(&self, uuids: impl IntoIterator<Item = &'u str>) -> &'static str {
         let has_next = |uuid| {
@@ -354,20 +378,21 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// The error of a change whose time is over. What was recorded stays.
+    /// The error of a change whose time is over. The devices that it has closed stay closed.
     fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
-        let mut closed: Vec<&Stop> = part.stops().collect();
-        // Daemons without clients were not closed.
-        if closed.iter().any(|stop| !stop.clients.is_empty()) {
-            closed.retain(|stop| !stop.clients.is_empty());
-        }
-        let names: Vec<&str> = closed.iter().map(|stop| stop.name.as_str()).collect();
-        let who = match part.permit("") {
-            Err(refusal) => refusal.to_string(),
-            Ok(()) => format!(
+        let who = if let Err(refusal) = part.permit("") {
+            refusal.to_string()
+        } else {
+            let is_idle = |stop: &&Stop| {
+                let closed = self.closing.closed.get(&stop.uuid);
+                closed.is_some_and(|closed| closed.is_idle)
+            };
+            let busy = part.stops().filter(|stop| !is_idle(stop));
+            let names: Vec<&str> = busy.map(|stop| stop.name.as_str()).collect();
+            format!(
                 "a program that has initialized CUDA but has no context still uses {}",
                 name_devices(&names)
-            ),
+            )
         };
         let rest = match parts {
             1 => String::new(),
@@ -377,17 +402,32 @@ impl ChangeRun<'_> {
             ),
         };
         let what = format!("timed out (--drain): {who}{rest}");
+        CommandError::new(ExitStatus::Refused, what)
+            .with_hint(self.hint_to_wait())
+            .with_hint(
+                "end the programs with kill(1), not with `mig-mps kill`, or run `mig-mps up` to cancel the change",
+            )
+    }
+
+    /// Says which devices stay closed after the time limit, and what follows.
+    fn hint_to_wait(&self) -> String {
+        let closed = self.still_closed();
+        let names = sorted_names(closed.values().copied());
+        let stay = if names.len() == 1 { "stays" } else { "stay" };
         let again = if self.change.is_verified() {
             "; run the same command again to complete the change and record its profile"
         } else {
             ""
         };
-        CommandError::new(ExitStatus::Refused, what).with_hint(format!(
-            "wait until the remaining programs have exited ({} closed); `mig-mps heal` then {}{again}; to end a \
-             program now, use kill(1), not `mig-mps kill`",
-            if names.len() == 1 { "the device stays" } else { "the devices stay" },
-            self.what_heal_does(closed.iter().map(|stop| stop.uuid.as_str()))
-        ))
+        if names.is_empty() {
+            return "wait until the remaining programs have exited, and run the same command again; no device is closed"
+                .to_owned();
+        }
+        format!(
+            "wait until the remaining programs have exited; {} {stay} closed, and `mig-mps heal` then {}{again}",
+            name_devices(&names),
+            self.what_heal_does(closed.keys().copied())
+        )
     }
 
     /// Names the changes that earlier commands have recorded for devices of a plan, which this change replaces.
@@ -395,13 +435,11 @@ impl ChangeRun<'_> {
         for served in shown.node.served() {
             let name = served.record.name.as_str();
             let is_concerned = shown.plan.device_names().any(|one| one == name);
-            if let Some(closed) = served.describe_closing()
+            if let Some(closed) = served.describe_closed_device()
                 && is_concerned
                 && served.closer == Closer::Gone
             {
-                note(&format!(
-                    "device {name} is closed to new programs by {closed}"
-                ));
+                note(&closed);
             }
         }
     }
@@ -457,4 +495,14 @@ fn taken_over_error() -> CommandError {
     let what = "another command changed a device while this one was waiting for it";
     CommandError::new(ExitStatus::Refused, what)
         .with_hint("run `mig-mps status` to see the present state")
+}
+
+/// Returns the names of closed devices in order.
+fn sorted_names<'d>(devices: impl IntoIterator<Item = &'d ClosedDevice>) -> Vec<&'d str> {
+    let mut names: Vec<&str> = devices
+        .into_iter()
+        .map(|device| device.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names
 }

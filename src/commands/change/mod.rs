@@ -146,10 +146,16 @@ impl<'a> ChangeOptions<'a> {
         if !change.needs_driver() {
             self.observer = self.observer.without_driver();
         }
+        // With --force and --drain, the time is that of --force, which waits itself.
+        let drain = if consent.force && !self.no_new {
+            None
+        } else {
+            consent.drain
+        };
         let mut run = ChangeRun {
             state: RunDir::at(&self.directories.run),
             change,
-            drain: Drain::from_seconds(consent.drain.filter(|_| self.no_new || !consent.force)),
+            drain: Drain::from_seconds(drain),
             closing: ClosingProgress::default(),
             agreed: None,
             cannot_start: None,

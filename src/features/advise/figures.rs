@@ -168,7 +168,10 @@ fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> boo
         }
     };
     // Copies that were measured did fit; the computed ones may not.
-    let used = row.memory_mib.filter(|_| row.is_interpolated).unwrap_or(0);
+    let used = match row.memory_mib {
+        Some(used) if row.is_interpolated => used,
+        _ => 0,
+    };
     let each = size.mib_of_each(row.copies);
     used <= has && each.is_none_or(|each| program.memory_mib <= each)
 }

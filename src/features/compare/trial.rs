@@ -207,8 +207,8 @@ impl Trial<'_> {
 /// Ends what a copy that has exited has left in its process group. It would use the device in the next run.
 fn end_group(group: Pid) {
     let mut until = Instant::now() + TERMINATION_GRACE;
-    let mut left = [Signal::TERM, Signal::KILL].into_iter();
-    let mut signal = left.next();
+    let mut signals = [Signal::TERM, Signal::KILL].into_iter();
+    let mut signal = signals.next();
     loop {
         // This process has become the parent of what the copy has started.
         while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
@@ -221,7 +221,7 @@ fn end_group(group: Pid) {
         }
         std::thread::sleep(GROUP_POLL_INTERVAL);
         if Instant::now() >= until {
-            signal = left.next();
+            signal = signals.next();
             if signal.is_none() {
                 return;
             }

@@ -168,10 +168,9 @@ fn device_candidates(words: &Words) -> Vec<(String, String)> {
 fn device_to_start_candidates(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
     let served = all_records(&environment);
-    let files = RunDir::all(&environment)
+    let mut all: Vec<(String, String)> = RunDir::all(&environment)
         .into_iter()
-        .filter_map(|run_dir| run_dir.load_node().ok());
-    let mut all: Vec<(String, String)> = files
+        .filter_map(|run_dir| run_dir.load_node().ok())
         .flat_map(|file| file.stopped)
         .map(|stopped| stopped.record)
         .filter(|record| {

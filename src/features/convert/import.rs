@@ -50,11 +50,10 @@ pub struct ImportArgs {
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
     let text = text.map_err(|error| {
-        let near = similar_file_hint(path, &["yaml", "yml"]);
         let what = usage_error(format_args!("cannot read {}: {error}", path.display()));
-        match near.filter(|_| error.kind() == ErrorKind::NotFound) {
-            Some(near) => what.with_hint(near),
-            None => what.with_hint("give a configuration of mig-parted (YAML)"),
+        match similar_file_hint(path, &["yaml", "yml"]) {
+            Some(near) if error.kind() == ErrorKind::NotFound => what.with_hint(near),
+            _ => what.with_hint("give a configuration of mig-parted (YAML)"),
         }
     })?;
     let is_encoded = BASE64_WORDS.iter().any(|word| text.contains(word));
@@ -347,7 +346,11 @@ fn draft_block(
 
 /// The MIG devices of an entry; `exact` names the slices of a compute instance that is smaller with mig-parted.
 fn wanted_devices(entry: &ConfigEntry, exact: bool) -> Table {
-    let smaller: Vec<&ProfileName> = smaller_with_mig_parted(entry).filter(|_| exact).collect();
+    let smaller: Vec<&ProfileName> = if exact {
+        smaller_with_mig_parted(entry).collect()
+    } else {
+        Vec::new()
+    };
     let entries = pack(&entry.mig_devices).into_iter().map(|one| {
         let mut compute = one.compute;
         if compute.is_empty() && smaller.contains(&&one.profile) {

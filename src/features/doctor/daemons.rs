@@ -31,13 +31,12 @@ fn memory_limit(id: &'static str, examined: &Examined<'_>, served: &Served) -> V
     let Some(limit) = record.settings.given_memory_limit() else {
         return Vec::new();
     };
-    let forbidden = examined
-        .node
-        .gpu_with_uuid(&record.key.gpu)
-        .filter(|_| record.key.instance.is_none())
-        .and_then(|gpu| {
+    let forbidden = match examined.node.gpu_with_uuid(&record.key.gpu) {
+        Some(gpu) if record.key.instance.is_none() => {
             ContextMemory::reason_against_limit(limit, &gpu.product, examined.driver_branch())
-        });
+        }
+        _ => None,
+    };
     let finding = match (forbidden, ContextMemory::limit_warning(limit)) {
         (Some(why), _) => Finding::fail(id, why),
         (None, Some(why)) => Finding::warn(id, why),

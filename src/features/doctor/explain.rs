@@ -54,8 +54,10 @@ fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
     // A similar number is another error.
     let is_number = word.contains(|c: char| c.is_ascii_digit());
     let ids = Fault::all().iter().map(|fault| fault.id.as_str());
-    let near = closest_match(word, ids.filter(|_| !is_number))
-        .map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
+    let near = match closest_match(word, ids) {
+        Some(near) if !is_number => format!(" (did you mean \"{near}\"?)"),
+        _ => String::new(),
+    };
     let error = usage_error(format!(
         "no check or error has the name \"{}\"{near}",
         shorten_command(word)

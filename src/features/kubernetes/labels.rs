@@ -80,8 +80,10 @@ fn write_labels(environment: &Environment, text: &str) -> FileResult<()> {
 
 fn profile_name(environment: &Environment) -> Option<String> {
     let history = ProfileHistory::load(&environment.state_dir().ok()?).ok()?;
-    let applied = history.last_applied().filter(|_| history.is_in_force())?;
-    applied.name.clone()
+    if !history.is_in_force() {
+        return None;
+    }
+    history.last_applied()?.name.clone()
 }
 
 /// Returns a line for each label.

@@ -73,9 +73,11 @@ fn memory_mib(node: &Node, device: &Device) -> Option<u64> {
     if let Some(part) = &device.part {
         return Some(part.memory_mib);
     }
+    if device.key.instance.is_some() {
+        return None;
+    }
     let gpu = node.gpu_with_uuid(&device.key.gpu)?;
-    let is_whole = device.key.instance.is_none();
-    Some(gpu.memory.filter(|_| is_whole)?.total >> 20)
+    Some(gpu.memory?.total >> 20)
 }
 
 /// Asks the driver in another process, within a limit. The kernel may not end a process that hangs in the driver: `stuck`

@@ -137,7 +137,7 @@ impl LogView {
         };
         let said = limit_and_escape(&format!("{written_by}{}", line.text.trim_end()));
         // A line without a head belongs to the one before it.
-        let at = line.at.filter(|_| line.tag.is_some());
+        let at = line.tag.as_ref().and(line.at);
         let (form, long) = match self.width {
             None => ("%Y-%m-%d %H:%M:%S%.3f", "2026-11-20 17:34:04.858".len()),
             Some(_) => ("%H:%M:%S%.3f", "17:34:04.858".len()),

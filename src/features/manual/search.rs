@@ -136,7 +136,7 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
             None if searched.is_about(&beginning) => 1,
             None => 2,
         };
-        let rank = Rank {
+        let rank = HitRank {
             kind,
             position: position(&searched.command).unwrap_or(0),
             is_other: !searched.is_command(word),
@@ -162,7 +162,7 @@ pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String>
 
 /// A chapter, or the help of a command, that has the word.
 struct Hit {
-    rank: Rank,
+    rank: HitRank,
     command: String,
     text: String,
 }
@@ -171,9 +171,9 @@ impl Hit {
     /// A place that the index names outside of what is searched.
     fn in_index(command: &str, position: Option<usize>, what: &str) -> Self {
         Self {
-            rank: Rank {
+            rank: HitRank {
                 position: position.unwrap_or(0),
-                ..Rank::default()
+                ..HitRank::default()
             },
             text: render_hit(command, &[what], ""),
             command: command.to_owned(),
@@ -183,7 +183,7 @@ impl Hit {
 
 /// The place of a hit among others: the least comes first.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct HitRank {
     /// 0 for what is meant by the word, 1 for what is about the word, 2 for the rest.
     kind: u8,
     /// The position in the index.

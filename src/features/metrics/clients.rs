@@ -31,8 +31,10 @@ impl ClientUser {
         let job = workload.slurm_job.map(|job| job.to_string());
         // Names that a user can change would make any number of series.
         let batch_job = workload.batch_job.filter(|job| !job.unverified);
-        let is_in_pod = workload.pod_uid.is_some();
-        let container = workload.container_id.filter(|_| !is_in_pod);
+        let container = match workload.pod_uid {
+            Some(_) => None,
+            None => workload.container_id,
+        };
         Self {
             name: name.unwrap_or_default(),
             slurm_job: job.unwrap_or_default(),

@@ -137,13 +137,14 @@ fn observe_drift(
             note_unknown(format_args!("{gpus} {is} lost"));
             Drift::Unknown
         }
-        Ok(plan) => {
-            let plan = plan.without_closes();
-            Drift::Known {
-                is_any: plan.has_changes(),
-                devices: plan.device_names().map(str::to_owned).collect(),
-            }
-        }
+        Ok(plan) => Drift::Known {
+            is_any: plan.differs_from_node(),
+            devices: plan
+                .without_closes()
+                .device_names()
+                .map(str::to_owned)
+                .collect(),
+        },
         Err(refusal) => {
             note_unknown(refusal);
             Drift::Unknown

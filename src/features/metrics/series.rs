@@ -109,8 +109,10 @@ const METRICS: &[Metric] = &[
         name: "mig_mps_unmanaged_daemons",
         help: "MPS daemons and servers that mig-mps did not start.",
         values: Values::Node(|facts| {
-            let are_seen = facts.node.unseen_daemons().is_none();
-            to_u64(facts.node.unmanaged.len()).filter(|_| are_seen)
+            if facts.node.unseen_daemons().is_some() {
+                return None;
+            }
+            to_u64(facts.node.unmanaged.len())
         }),
     },
     Metric {
@@ -186,7 +188,10 @@ const METRICS: &[Metric] = &[
                 .as_slice()
                 .iter()
                 .all(|client| client.memory.is_some());
-            to_u64(known.clients_over_limit().count()).filter(|_| is_seen)
+            if !is_seen {
+                return None;
+            }
+            to_u64(known.clients_over_limit().count())
         }),
     },
     Metric {
@@ -226,7 +231,10 @@ const METRICS: &[Metric] = &[
         help: "Programs that compute on a device without being clients of its daemon.",
         values: Values::Devices(|facts, device| {
             let is_seen = facts.node.detail.outside_mps && device.processes.is_some();
-            to_u64(device.outside_mps.len()).filter(|_| is_seen)
+            if !is_seen {
+                return None;
+            }
+            to_u64(device.outside_mps.len())
         }),
     },
     Metric {

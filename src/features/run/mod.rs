@@ -275,7 +275,8 @@ impl RunArgs {
             devices = vec![devices[position]];
         }
         // One of several devices is not replaced by another one.
-        let free = free.filter(|_| ranks == Some(1) && devices.len() == 1);
+        let has_one = ranks == Some(1) && devices.len() == 1;
+        let free = if has_one { free } else { None };
         let joined = PrivateDevice::join_all(environment, &devices, free)?;
         if let Some(ranks) = ranks {
             note_others(&devices[0].name, ranks, count);

@@ -87,13 +87,16 @@ pub(super) fn check_not_stopped(node: &Node, names: &[String]) -> Result<()> {
     if names.iter().any(|name| node.served_named(name).is_some()) {
         return Ok(());
     }
-    let stopped = names.iter().find_map(|name| node.stopped_error(name));
-    stopped.map_or(Ok(()), |error| Err(error.into()))
+    match names.iter().find_map(|name| node.stopped_error(name)) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
 }
 
 /// Returns the first of these devices that has no daemon and no programs, and that `down` has not stopped.
 pub(super) fn find_free<'n>(node: &Node, devices: &[&'n Device]) -> Option<&'n Device> {
-    let mut unserved = devices.iter().filter(|device| device.served.is_none());
-    let free = unserved.find(|device| !device.is_in_use() && node.find_stopped(device).is_none());
-    free.copied()
+    let is_free = |device: &Device| {
+        device.served.is_none() && !device.is_in_use() && node.find_stopped(device).is_none()
+    };
+    devices.iter().copied().find(|device| is_free(device))
 }

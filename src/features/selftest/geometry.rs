@@ -40,10 +40,12 @@ impl Tester<'_> {
             }
             let first = offer.placements.first();
             let last = offer.placements.last().filter(|last| Some(*last) != first);
-            for at in first
-                .into_iter()
-                .chain(last.filter(|_| !self.abilities.quick))
-            {
+            let tested = if self.abilities.quick {
+                [first, None]
+            } else {
+                [first, last]
+            };
+            for at in tested.into_iter().flatten() {
                 let what = format!("{name} at {at}");
                 self.check(what, |tester| tester.make_alone(offer, *at).map(|()| None));
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::SelftestArgs;
 use super::serving::TestedSize;
 use crate::catalog::{self, Model};
-use crate::error::{Result, command_error, usage_error};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
 use crate::host::format_gpus;
 use crate::node::{Gpu, LOST_GPU_REMEDY, Node};
@@ -41,7 +41,13 @@ impl TestPlan {
     pub(super) fn new(node: &Node, args: &SelftestArgs) -> Result<Self> {
         let mut indices = Vec::new();
         for word in &args.gpus {
-            let index = node.gpu_index(word)?;
+            let index = node.gpu_index(word).map_err(|error| {
+                let mut error = CommandError::from(error);
+                if word == "all" {
+                    error.hints = vec!["omit --gpu to test every GPU".to_owned()];
+                }
+                error
+            })?;
             if !node.gpus.iter().any(|gpu| gpu.index == index) {
                 node.names_on(index)?;
             }
@@ -211,8 +217,10 @@ impl TestedGpu {
 
 /// Describes the MIG mode, the compute mode if it is not the default, and the instances of a GPU.
 pub(super) fn geometry_of(gpu: &Gpu) -> String {
-    let mode = gpu.compute_mode.filter(|mode| *mode != 0);
-    let mode = mode.map_or_else(String::new, |mode| format!(", compute mode {mode}"));
+    let mode = match gpu.compute_mode {
+        None | Some(0) => String::new(),
+        Some(mode) => format!(", compute mode {mode}"),
+    };
     match gpu.mig {
         None => return format!("without MIG{mode}"),
         Some(mig) if !mig.current => return format!("MIG off{mode}"),

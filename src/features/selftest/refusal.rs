@@ -134,8 +134,10 @@ fn kept_open(
     tested: &TestedGpu,
     stops_holders: bool,
 ) -> Option<RefusalReason> {
-    let minor = tested.gpu.minor.filter(|_| tested.changes_mig_mode())?;
-    let mut holders = environment.host.holders(minor).ok()?.seen;
+    if !tested.changes_mig_mode() {
+        return None;
+    }
+    let mut holders = environment.host.holders(tested.gpu.minor?).ok()?.seen;
     let accounted_for = pids_accounted_for(node);
     holders.retain(|holder| {
         let program = holder.command.split_whitespace().next().unwrap_or_default();

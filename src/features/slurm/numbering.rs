@@ -36,10 +36,11 @@ pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec
                 hardware_limit: node.size_of(device).and_then(|size| size.clients),
                 ..Served::new(stopped.record.clone(), run_dir)
             });
-            let served = device.served.as_ref().or(started.as_ref());
             // Slurm counts what is on one GPU.
-            let served = served.filter(|_| !device.key.is_joint());
-            if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
+            if !device.key.is_joint()
+                && let Some(served) = device.served.as_ref().or(started.as_ref())
+                && served.run_dir.path() == own
+            {
                 devices.push(GresDevice {
                     name: device.name.clone(),
                     kind: match &device.part {

@@ -95,12 +95,17 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Returns a line for the first task on a node whose tasks are fewer than the devices that they have: each gets one.
 fn unused_devices(name: &str, devices: usize) -> Option<String> {
-    let tasks = LocalRank::from_environment(|name| {
-        nonempty_variable(name).filter(|_| name.starts_with("SLURM_"))
-    })
-    .ok()?
-    .ranks_if_first()
-    .filter(|tasks| *tasks < devices)?;
+    let of_slurm = |name: &str| {
+        if name.starts_with("SLURM_") {
+            nonempty_variable(name)
+        } else {
+            None
+        }
+    };
+    let tasks = LocalRank::from_environment(of_slurm)
+        .ok()?
+        .ranks_if_first()
+        .filter(|tasks| *tasks < devices)?;
     Some(match tasks {
         1 => format!(
             "this task gets device {name}, 1 of {devices} devices of the job here, because mig-mps gives each task \

@@ -139,7 +139,11 @@ pub fn logged_fault_victims(log: &str, server: Pid) -> Option<Vec<Pid>> {
         .map(|line| LogLine::parse(LogFile::Server, line))
         .filter(|line| line.pid == Some(server.0));
     for line in lines {
-        let listed = line.text.parse().ok().filter(|_| is_in_list).map(Pid);
+        let listed = if is_in_list {
+            line.text.parse().ok().map(Pid)
+        } else {
+            None
+        };
         match (listed, &mut victims) {
             (Some(pid), Some(victims)) => victims.push(pid),
             _ if line.text.contains("have a sticky error set:") => {

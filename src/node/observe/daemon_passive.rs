@@ -1,6 +1,6 @@
 //! A daemon that is being examined: whether it runs, whether it hangs, and its state without a control session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -80,8 +80,8 @@ pub(super) fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, RememberedAnsw
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct VisibleSigns {
     pub(super) processes: Vec<(Pid, StartTime)>,
-    pub(super) compute: Option<Vec<Pid>>,
-    pub(super) clients: Option<Vec<Pid>>,
+    pub(super) compute: Option<BTreeSet<Pid>>,
+    pub(super) clients: Option<BTreeSet<Pid>>,
     /// The length of its server.log, and the time of its last line: every fault, and every client that arrives or
     /// leaves, adds a line, and control sessions do not.
     pub(super) log: (u64, SystemTime),
@@ -218,10 +218,10 @@ impl<'a> Probe<'a> {
             server,
             user: process.as_ref().and_then(Process::owner),
             command: process.as_ref().map(Process::command_line),
-            workload: process
-                .as_ref()
-                .filter(|_| self.context.reads_workloads)
-                .and_then(Process::find_workload),
+            workload: match &process {
+                Some(process) if self.context.reads_workloads => process.find_workload(),
+                _ => None,
+            },
             memory: usage.and_then(|usage| usage.memory),
             gpus: computes.map_or_else(Vec::new, |usage| usage.gpus.clone()),
             age: process.as_ref().and_then(Process::age),
@@ -353,8 +353,10 @@ impl<'a> Probe<'a> {
             self.list_clients();
             return Some(DaemonState::Hung(NO_MORE_FILES.to_owned()));
         }
-        let finished = self.served.record.finished;
-        let processes = self.processes.filter(|_| finished && self.may_guess)?;
+        if !self.served.record.finished || !self.may_guess {
+            return None;
+        }
+        let processes = self.processes?;
         let is_running = |process: &Process| !process.is_stopped && !process.is_ending;
         if !processes.clients.is_empty()
             || !self.daemon_process().is_some_and(is_running)
@@ -438,9 +440,9 @@ impl<'a> Probe<'a> {
         let held = held.map(|process| process.pid);
         self.served.clients = match self.processes {
             Some(processes) => {
-                let clients = processes.clients.iter();
-                let others = clients.filter(|usage| Some(usage.pid) != held);
-                Clients::Known(others.map(client).collect())
+                let is_of_program = |usage: &&Usage| Some(usage.pid) != held;
+                let programs = processes.clients.iter().filter(is_of_program);
+                Clients::Known(programs.map(client).collect())
             }
             None => Clients::Partial(Vec::new()),
         };

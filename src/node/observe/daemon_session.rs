@@ -1,5 +1,6 @@
 //! Finds out the state of every recorded daemon: without asking it if possible, else in a control session.
 
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -71,7 +72,7 @@ pub(super) fn observe_daemons(
             .collect();
         let may_answer = ![DaemonState::Orphan, DaemonState::Suspended].contains(&state);
         served.state = state;
-        let Some(daemon) = daemon.filter(|_| may_answer && detail.reads_processes()) else {
+        let (Some(daemon), true) = (daemon, may_answer && detail.reads_processes()) else {
             continue;
         };
         let logs = process
@@ -131,7 +132,11 @@ impl Probe<'_> {
             return state;
         }
         // Taken before the session: what happens during it must change the next snapshot.
-        let seen = self.visible_signs().filter(|_| self.served.record.finished);
+        let seen = if self.served.record.finished {
+            self.visible_signs()
+        } else {
+            None
+        };
         let last = self.last.take();
         let last = last.and_then(|last| last.while_current(seen.as_ref(), Instant::now()));
         if let Some(last) = last
@@ -161,12 +166,12 @@ impl Probe<'_> {
             }
         };
         let mut last_answers = last_answers();
-        match seen.filter(|_| lasts) {
-            Some(seen) => {
+        match seen {
+            Some(seen) if lasts => {
                 let at = Instant::now();
                 last_answers.insert(self.daemon, RememberedAnswer { at, seen, answer })
             }
-            None => last_answers.remove(&self.daemon),
+            _ => last_answers.remove(&self.daemon),
         };
         state
     }
@@ -194,11 +199,8 @@ impl Probe<'_> {
 
     /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
     fn visible_signs(&self) -> Option<VisibleSigns> {
-        let pids = |usages: &[Usage]| {
-            let mut pids: Vec<Pid> = usages.iter().map(|usage| usage.pid).collect();
-            pids.sort_unstable();
-            pids
-        };
+        let pids =
+            |usages: &[Usage]| -> BTreeSet<Pid> { usages.iter().map(|usage| usage.pid).collect() };
         let processes = std::iter::once(self.daemon_process()?).chain(self.server_processes());
         let logs = self.logs.as_ref()?;
         Some(VisibleSigns {
@@ -346,11 +348,10 @@ impl Probe<'_> {
 
     /// Finds the clients of a joint device that a GPU fault has not reached: they use other GPUs.
     fn find_unaffected_clients(&mut self) {
-        let Some(logs) = self
-            .logs
-            .as_ref()
-            .filter(|_| self.served.record.key.is_joint())
-        else {
+        if !self.served.record.key.is_joint() {
+            return;
+        }
+        let Some(logs) = self.logs.as_ref() else {
             return;
         };
         let log = logs.end_of(LogFile::Server, LOG_END_BYTES);

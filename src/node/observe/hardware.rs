@@ -128,7 +128,12 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
         unseen.push(Unseen::Instances { gpu: index, why });
     }
     let reads_processes = detail.reads_processes();
-    for device in gpu.devices().into_iter().filter(|_| reads_processes) {
+    let asked = if reads_processes {
+        gpu.devices()
+    } else {
+        Vec::new()
+    };
+    for device in asked {
         let read = session
             .gpu_with_uuid(&device.uuid)
             .and_then(|device| device.query_processes());
@@ -197,7 +202,7 @@ fn read_facts(handle: &GpuHandle, detail: Detail, gpu: &mut Gpu) -> Result<(), N
     Ok(())
 }
 
-/// Reads the instances of virtual machines, which are no MIG devices here, and their profiles.
+/// Reads the instances of virtual machines, which have no MIG devices on the host, and their profiles.
 fn read_virtual_machine_instances(handle: &GpuHandle, gpu: &mut Gpu) -> Result<(), NvmlError> {
     if gpu.all_instances.is_some() {
         return Ok(());

@@ -18,7 +18,7 @@ use crate::node::{Device, Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Processes, Watched};
 use crate::state::{JointDevices, ProfileHistory, RunDir};
 
-/// The parts of a snapshot beside the records, the GPUs with their MIG devices, and which daemons run.
+/// The parts of a snapshot that are read in addition to the records, the GPUs with their MIG devices, and the running daemons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -52,8 +52,8 @@ pub enum Ask {
     /// Those whose state NVML and `/proc` do not tell, and that have changed since their last answer: a control session
     /// costs the daemon log lines and 1 to 2 ms.
     IfNeeded,
-    /// Every daemon that the observer is to ask, unless it has answered this process shortly before and nothing that can be seen
-    /// has changed since. Only an answer has the settings that are in force.
+    /// Every daemon that the observer is to ask. A daemon that has answered this process shortly before is not asked again if no
+    /// visible sign has changed since. Only an answer has the settings that are in force.
     Each,
 }
 
@@ -153,7 +153,7 @@ pub fn observe(environment: &Environment, detail: Detail) -> Result<Node, Observ
 pub struct Observer<'a> {
     environment: &'a Environment,
     nvml: Option<Nvml>,
-    /// True if a node without an answer of the driver is better than none.
+    /// True if a snapshot is of use even if the driver does not answer.
     does_without_driver: bool,
     /// The driver's failure, which is not waited for again.
     failure: Option<NvmlError>,
@@ -246,9 +246,9 @@ impl<'a> Observer<'a> {
         };
         let processes = self.read_driver(opening, read, &mut node)?;
         // The driver takes 3 ms for that of one GPU, one after another: daemons are asked meanwhile.
-        let utilizations = match self.nvml.filter(|_| detail.utilization) {
-            Some(nvml) => start_utilizations(nvml, &node),
-            None => Vec::new(),
+        let utilizations = match self.nvml {
+            Some(nvml) if detail.utilization => start_utilizations(nvml, &node),
+            _ => Vec::new(),
         };
         node.join();
         for device in &mut node.devices {
@@ -284,7 +284,9 @@ impl<'a> Observer<'a> {
             unmanaged::find_daemons(environment, table, node);
             find_strangers(&environment.host, node);
         }
-        if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
+        if detail.outside_mps
+            && let Some(nvml) = self.nvml
+        {
             outside_mps::find_programs(&environment.host, table, nvml, node);
         }
         if detail.reads_workloads() {

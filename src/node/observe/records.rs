@@ -187,7 +187,8 @@ impl Logs {
         let node = node_from_records(environment, environment.host.boot_id().unwrap_or_default());
         let recorded = node.served().map(|served| {
             let record = &served.record;
-            let recorded = record.daemon.filter(|_| record.boot_id == node.boot_id);
+            let is_of_this_boot = record.boot_id == node.boot_id;
+            let recorded = if is_of_this_boot { record.daemon } else { None };
             let daemon = recorded.and_then(|daemon| daemon.find_process(&environment.host));
             DeviceLogs {
                 name: Some(record.name.clone()),

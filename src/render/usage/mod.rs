@@ -90,17 +90,21 @@ impl UsageMistake<'_> {
             .or_else(|| missing_profile(self))
             .or_else(|| incomplete_option(self));
         let meant = form.or(option).or_else(|| self.other_command());
-        let devices = (needs_device || lacks_device)
-            .then(|| {
-                let known = (self.devices)();
-                let is_for_program = ["run", "env", "compare"].contains(&self.command);
-                known
-                    .hint_for_program
-                    .filter(|_| is_for_program)
-                    .or(known.hint)
-            })
-            .flatten();
+        let devices = if needs_device || lacks_device {
+            self.device_hint()
+        } else {
+            None
+        };
         meant.into_iter().chain(devices).collect()
+    }
+
+    /// Returns the hint to give a device of this node.
+    fn device_hint(&self) -> Option<String> {
+        let known = (self.devices)();
+        match known.hint_for_program {
+            Some(hint) if ["run", "env", "compare"].contains(&self.command) => Some(hint),
+            _ => known.hint,
+        }
     }
 
     /// Returns the hint for a word or an option of another program in the place of a command.
@@ -118,12 +122,9 @@ impl UsageMistake<'_> {
         if word == "help" {
             return Some(format!("run `mig-mps {} --help`", self.command));
         }
-        let object = self
-            .own_words()
-            .first()
-            .map(String::as_str)
-            .filter(|_| ["get", "describe", "show"].contains(&word.as_str()));
-        if let Some(object) = object {
+        if ["get", "describe", "show"].contains(&word.as_str())
+            && let Some(object) = self.own_words().first().map(String::as_str)
+        {
             if ["pod", "pods"].contains(&object) {
                 let what = "run `mig-mps status --by-user` to see the pods of each user's clients";
                 return Some(format!("{what}; `mig-mps help kubernetes` has more"));

@@ -328,6 +328,9 @@ const NEEDLESS_OPTIONS: [(&str, &[&str], &str); 2] = [
 /// Says that an option does what another one asks for, too.
 pub(super) fn needless_option(mistake: &UsageMistake<'_>) -> Option<String> {
     let error = mistake.error;
+    if error.kind() != ErrorKind::ArgumentConflict {
+        return None;
+    }
     let both = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
     let has = |option: &str| {
         both.iter().flatten().any(|named| match named {
@@ -339,7 +342,6 @@ pub(super) fn needless_option(mistake: &UsageMistake<'_>) -> Option<String> {
     NEEDLESS_OPTIONS
         .iter()
         .find(|(option, others, _)| has(option) && others.iter().any(|other| has(other)))
-        .filter(|_| error.kind() == ErrorKind::ArgumentConflict)
         .map(|(.., hint)| (*hint).to_owned())
 }
 

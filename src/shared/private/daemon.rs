@@ -147,8 +147,9 @@ fn start_daemon(environment: &Environment, gpus: &[String]) -> Result<()> {
     let directories = environment.directories()?;
     let _lock = lock_node(environment, &directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::CLIENTS)?;
-    let devices = node.devices.iter();
-    let of_gpus: Vec<&str> = devices
+    let of_gpus: Vec<&str> = node
+        .devices
+        .iter()
         .filter(|device| gpus.contains(&device.uuid))
         .flat_map(|device| device.key.gpus())
         .map(String::as_str)

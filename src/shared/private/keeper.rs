@@ -141,7 +141,11 @@ impl Programs {
         while has_begun || self.are_expected()? {
             // Strangers who connect do not prolong it.
             let left = until.saturating_duration_since(Instant::now());
-            let limit = Timespec::try_from(left).ok().filter(|_| !has_begun);
+            let limit = if has_begun {
+                None
+            } else {
+                Timespec::try_from(left).ok()
+            };
             let mut watched = vec![PollFd::new(&self.listener, PollFlags::IN)];
             for member in &self.members {
                 watched.push(PollFd::new(member, PollFlags::IN));

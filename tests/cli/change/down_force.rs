@@ -254,7 +254,7 @@ fn a_process_that_the_kernel_cannot_end_is_named_and_not_forgotten() {
     without_sigkill(&mut down);
     let said = Ran::of(&mut down).ended(1).stderr;
     let named = format!(
-        "cannot stop the daemon of 0\n  cause: pid {daemon}, pid {server} were sent SIGKILL and have not exited: the kernel cannot end them now"
+        "cannot stop the daemon of 0\n  cause: pids {daemon} and {server} were sent SIGKILL but have not exited"
     );
     assert_contains(&said, &named);
     assert!(is_alive(server));

@@ -199,7 +199,10 @@ fn the_hint_names_all_closed_devices() {
     let client = sim.client("0.2");
     let args = ["--drain", "1", "--no-new", "--yes"];
     let said = sim.up(ONE_EACH, &args).ended(4).stderr;
-    assert_contains(&said, "hint: wait until the remaining programs have exited");
+    assert_contains(
+        &said,
+        "hint: wait until the remaining programs have exited; devices 0.0, 0.2 stay closed, and",
+    );
     let state = |name: &str| sim.device(name)["state"].clone();
     assert_eq!([state("0.0"), state("0.2")], ["closing", "closing"]);
     finishes(client);
@@ -625,7 +628,10 @@ fn after_the_time_the_hint_says_what_heal_does() {
         .run(&[&["down", "class"], &args[..]].concat())
         .ended(4)
         .stderr;
-    assert_contains(&said, "`mig-mps heal` then leaves the devices stopped; ");
+    assert_contains(
+        &said,
+        "; device class stays closed, and `mig-mps heal` then leaves the devices stopped\n",
+    );
     assert!(!said.contains("instances"), "{said}");
     let down = closing(&sim, "class", &["down", "class", "--drain", "1h"]);
     down.signal(Signal::INT);
@@ -637,7 +643,7 @@ fn after_the_time_the_hint_says_what_heal_does() {
     assert_contains(
         &said,
         "`mig-mps heal` then leaves the devices stopped; run the same command again to complete the change and record its \
-         profile; ",
+         profile\n",
     );
     finishes(client);
 }

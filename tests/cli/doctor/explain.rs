@@ -18,7 +18,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     805
       meaning CUDA error 805 (CUDA_ERROR_MPS_CONNECTION_FAILED): no connection to the daemon or server
       why     the daemon has exited and left its socket, is exiting, or cannot be reached from this container; another user owns the server; or the limit of open files of the program is too low (10)
-      remedy  `mig-mps run --any -- PROGRAM` uses another device, and `mig-mps status DEVICE` shows the state of the device; `ulimit -n 1024` raises the limit of open files; with `run --private`, whose daemon exits with its programs, start the program again; the owner of the daemon starts a new one with `mig-mps restart DEVICE`
+      remedy  run `mig-mps run --any -- PROGRAM` to use another device, `mig-mps status DEVICE` to see the state of the device, or `ulimit -n 1024` to raise the limit of open files; with `run --private`, whose daemon exits with its programs, start the program again; the owner of the daemon starts a new one with `mig-mps restart DEVICE`
     ");
     for name in [
         "CUDA_ERROR_MPS_CONNECTION_FAILED",

@@ -162,7 +162,7 @@ fn a_stopped_joint_device_is_selected_as_a_whole() {
 fn a_gpu_of_a_stopped_joint_device_leads_to_that_device() {
     let sim = Sim::served("h200", 2, TRAINERS);
     sim.run(&["down", "trainers", "--yes"]).ended(0);
-    let part = "GPU 1 is part of the stopped device trainers\nhint: run `mig-mps start trainers` to start its daemon\n";
+    let part = "GPU 1 is part of the stopped device trainers\nhint: run `mig-mps start trainers` to start it again\n";
     for words in [
         &["start", "1"][..],
         &["restart", "1", "--yes"],

@@ -136,10 +136,9 @@ fn partitioned_block(node: &EmptyNode, choice: &PartitionChoice<'_>) -> DraftBlo
 /// By product, so that the profile is right for other nodes with such GPUs; by index where no name tells them apart.
 fn selector_for(node: &EmptyNode, choice: &PartitionChoice<'_>) -> Table {
     let group = choice.supply.group;
-    let catalog = group.model.filter(|_| !node.is_real);
-    let products: BTreeSet<&str> = match catalog {
-        Some(model) => model.product_names.iter().map(String::as_str).collect(),
-        None => BTreeSet::from([group.product.as_str()]),
+    let products: BTreeSet<&str> = match group.model {
+        Some(model) if !node.is_real => model.product_names.iter().map(String::as_str).collect(),
+        _ => BTreeSet::from([group.product.as_str()]),
     };
     if products.is_empty() {
         return table([("index", choice.supply.indices.clone().into())]);
@@ -318,10 +317,10 @@ impl<'a> GroupSupply<'a> {
 
 /// Describes what a device of a profile has: `19.6 GiB, 28 SMs`.
 pub fn device_facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
-    let is_known = group
-        .model
-        .filter(|_| group.is_from_catalog)
-        .is_none_or(|model| model.memory_mib(&profile.name).is_some());
+    let is_known = match group.model {
+        Some(model) if group.is_from_catalog => model.memory_mib(&profile.name).is_some(),
+        _ => true,
+    };
     let about = if is_known { "" } else { "about " };
     let gib = format_gib(profile.memory_mib << 20);
     match profile.multiprocessors {
