@@ -40,7 +40,7 @@ impl ExitStatus {
         ),
         (
             Self::Refused,
-            "refused because a program runs, or another change is in progress; verify: a device that serves others was not checked; selftest: a GPU was refused",
+            "refused because a program runs, another change is in progress, or a confirmation is missing; verify: a device that serves others was not checked; selftest: a GPU was refused",
         ),
         (
             Self::Infeasible,

@@ -43,7 +43,7 @@ pub enum NotAttached {
     Late(Duration),
     #[error("CUDA shows another device: {0}")]
     AnotherDevice(String),
-    #[error("CUDA shows {seen} of {gpus} GPUs")]
+    #[error("CUDA shows only {seen} of the {gpus} GPUs of the device")]
     OtherCount { seen: usize, gpus: usize },
     #[error("libcuda cannot be loaded ({0})")]
     NoLibrary(String),
@@ -65,15 +65,14 @@ impl Failure for NotAttached {
             Self::Late(_) => {
                 "run `mig-mps status` to see whether the device is hung or serves another user"
             }
+            Self::OtherCount { .. } => {
+                "run `mig-mps status` to see whether a GPU of the device is lost"
+            }
             Self::NoLibrary(_) => {
                 "install the NVIDIA driver, or set MIG_MPS_CUDA_LIBRARY to the path of libcuda.so.1"
             }
             Self::Check(error) => return error.hint(),
-            Self::Failed(_)
-            | Self::OutsideMps
-            | Self::AnotherDevice(_)
-            | Self::OtherCount { .. }
-            | Self::Unexpected(_) => {
+            Self::Failed(_) | Self::OutsideMps | Self::AnotherDevice(_) | Self::Unexpected(_) => {
                 return None;
             }
         };

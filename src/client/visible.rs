@@ -61,7 +61,11 @@ impl Failure for NotVisible {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoGpuOf { variable, .. } => {
-                return Some(format!("set {variable} to GPUs of the device, or unset it"));
+                return Some(if *variable == VISIBLE {
+                    format!("set {variable} to GPUs of the device, or unset it")
+                } else {
+                    "use a device on a GPU of the job: `mig-mps status` shows the GPUs of each device".to_owned()
+                });
             }
             Self::NoDevice => "run `mig-mps doctor` to find out why a GPU is not visible",
             Self::Empty { .. } => "request a GPU from Slurm, or set CUDA_VISIBLE_DEVICES to one",

@@ -58,9 +58,9 @@ impl ProgramDirectory<'_> {
         let names = Directory::open(&self.path)?.entry_names()?;
         let names = names.into_iter().filter_map(|name| name.into_string().ok());
         let why = |name: &String| match fs::metadata(self.path.join(name)) {
-            Err(_) => Some("a link to a missing file"),
+            Err(_) => Some("it is a link to a missing file"),
             Ok(meta) => (meta.is_file() && !is_program(&self.path.join(name)))
-                .then_some("without execute permission"),
+                .then_some("it has no execute permission"),
         };
         Ok(names
             .filter(|name| Self::is_program_name(name))

@@ -32,6 +32,9 @@ pub(super) const HAVE_LEFT: &str = "its programs have exited";
 /// The reason to start the daemon of a device that `down` has stopped.
 pub(super) const WAS_STOPPED: &str = "it was stopped";
 
+/// The reason to replace the daemon of a joint device that gets other GPUs.
+const GPUS_CHANGE: &str = "its GPUs change";
+
 /// The reason to stop the daemon of a device that stays.
 pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
 
@@ -79,6 +82,7 @@ impl GpuPlan {
                 Some(_) if served.run_dir != *planner.run_dir => continue,
                 Some(_) => NO_DAEMON,
                 None if device.is_gone() => "its device is gone",
+                None if planner.wants_joint(served) => GPUS_CHANGE,
                 None if device.is_whole() => "not in the profile",
                 None => "its instance is destroyed",
             };
@@ -113,6 +117,7 @@ impl GpuPlan {
                 Some(lost) => self.add_stop_of_lost(lost).into(),
                 None if replaces && wanted.is_new_instance() => NEW_INSTANCE.into(),
                 None if wanted.is_stopped(planner.node) => WAS_STOPPED.into(),
+                None if planner.has_joint(wanted) => GPUS_CHANGE.into(),
                 None => gpu_plan::reason_to_start(&beside).into(),
             },
             Some(served) if served.run_dir != *run_dir => {

@@ -86,7 +86,10 @@ pub(super) fn name_devices(
                     "\"{}\" would be the name of {own} and of {holder}",
                     device.name
                 );
-                (message, "add {gpu} or {n} to the name")
+                (
+                    message,
+                    "write another name, or add {gpu} or {n} to the name",
+                )
             };
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != device.span) {

@@ -4,7 +4,7 @@ use super::Refusal;
 use super::up::{block_selects, up};
 use crate::host::Uid;
 use crate::node::{Device, Gpu, Node};
-use crate::profile::{Profile, Want};
+use crate::profile::{Block, Profile, Want};
 use crate::state::RunDir;
 
 /// True if the node differs from a profile, as far as its snapshot tells; `None` if that cannot be judged.
@@ -42,8 +42,17 @@ pub fn differs_from_profile(
     match up(&node, profile, run_dir, caller) {
         Ok(plan) => Some(plan.differs_from_node()),
         Err(Refusal::Infeasible(_) | Refusal::Profile(_)) => Some(true),
-        Err(_) => None,
+        Err(_) => lacks_joint_device(&node, profile).then_some(true),
     }
+}
+
+/// True if no daemon serves one of the joint devices of a profile: it may have lost a GPU.
+fn lacks_joint_device(node: &Node, profile: &Profile) -> bool {
+    let mut wanted = profile.blocks.iter().filter_map(Block::joint_name);
+    wanted.any(|name| {
+        let mut served = node.served();
+        !served.any(|served| served.record.key.is_joint() && served.record.name == name)
+    })
 }
 
 /// True for a GPU that the profile partitions into devices, and false for one in MIG mode that is to have none; `None` for

@@ -9,7 +9,7 @@ use super::action::{Action, CdiChange, EndStray, PlanInstance, Purge, Set, Start
 use super::device::DevicePlan;
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
-use super::mode_change::{ModeChange, mode_change};
+use super::mode_change::{ModeChange, add_mode_changes};
 use super::reason::Reason;
 use super::refusal::Refusal;
 use crate::failure::Problem;
@@ -67,9 +67,9 @@ pub struct GpuPlan {
     pub obstacles: Vec<Problem>,
     /// The reset or reboot that is due, or may be; null if none is.
     pub due: Option<String>,
-    /// The change of its compute mode by the daemons that start and stop.
+    /// The changes of compute modes by the daemons that start and stop: of this GPU, and of the GPUs of its joint devices.
     #[serde(skip)]
-    pub compute_mode: Option<ModeChange>,
+    pub compute_modes: Vec<ModeChange>,
 }
 
 /// A device whose programs a plan leaves alone.
@@ -216,7 +216,10 @@ impl Plan {
                 own.devices.clone_from(&gpu.devices);
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
-                own.compute_mode = gpu.compute_mode.clone().or(own.compute_mode.take());
+                let newer = &gpu.compute_modes;
+                own.compute_modes
+                    .retain(|old| newer.iter().all(|new| new.joint_gpu != old.joint_gpu));
+                own.compute_modes.extend(newer.iter().cloned());
             } else {
                 self.gpus.push(gpu.clone());
             }
@@ -350,7 +353,7 @@ impl GpuPlan {
             to_be_continued: false,
             obstacles: Vec::new(),
             due: None,
-            compute_mode: None,
+            compute_modes: Vec::new(),
         }
     }
 
@@ -473,15 +476,12 @@ impl Plan {
         self
     }
 
-    /// Sorts the GPUs by index, those that are gone last, and adds what follows from the steps: the change of each GPU's
-    /// compute mode, and the clients that go on.
+    /// Sorts the GPUs by index, those that are gone last, and adds what follows from the steps: the changes of
+    /// compute modes, and the clients that go on.
     pub(super) fn complete(mut self, node: &Node, run_dir: &RunDir) -> Self {
         self.gpus
             .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
-        for plan in &mut self.gpus {
-            let gpu = node.gpu_with_uuid(&plan.uuid);
-            plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
-        }
+        add_mode_changes(&mut self.gpus, node, run_dir);
         if !self.gpus.is_empty() {
             let uuids = self.stops().map(|stop| &stop.uuid);
             let touched: BTreeSet<&String> =

@@ -1,12 +1,13 @@
 //! The GPUs of a joint device: all that a block selects, or none.
 
 use super::Refusal;
+use super::device::DevicePlan;
 use super::gpu_steps::concerns_us;
-use super::missing_gpus::{describe_absent_gpus, lost_gpus_of};
+use super::missing_gpus::{describe_absent_gpus, lost_gpu_hint, lost_gpus_of};
 use super::up::{Planner, Unselected, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
-use crate::node::{Gpu, LOST_GPU_REMEDY, describe_former_gpu};
+use crate::node::{Gpu, Served, describe_former_gpu};
 use crate::nvml::compute_mode_name;
 use crate::profile::{Block, WholeGpu};
 use crate::state::DeviceKey;
@@ -49,7 +50,7 @@ impl<'a> Planner<'a> {
         if let Some((lost, why)) = lost_gpus_of(self, block).next() {
             let problem = Problem {
                 reason_of_gpu: Some(lost),
-                ..incomplete_problem(whole, why, LOST_GPU_REMEDY)
+                ..incomplete_problem(whole, why, &lost_gpu_hint(self))
             };
             return Err(problem.into());
         }
@@ -195,6 +196,23 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
+    /// True if the profile wants a joint device with the name of this joint one.
+    pub(super) fn wants_joint(self, served: &Served) -> bool {
+        let mut names = self.profile.blocks.iter().filter_map(Block::joint_name);
+        served.record.key.is_joint() && names.any(|name| name == served.record.name)
+    }
+
+    /// True if a daemon serves a joint device with the name of this joint one.
+    pub(super) fn has_joint(self, wanted: &DevicePlan) -> bool {
+        let mut served = self.node.served();
+        let is_its = |served: &Served| {
+            served.record.key.is_joint()
+                && served.record.name == wanted.name
+                && served.run_dir == *self.run_dir
+        };
+        !wanted.joint.is_empty() && served.any(is_its)
+    }
+
     /// True if the plan stops the daemons on a GPU because no block selects it.
     fn is_pruned(self, gpu: &Gpu) -> bool {
         let is_left_out = self
@@ -218,5 +236,8 @@ fn incomplete_problem(whole: &WholeGpu, why: &str, hint: &str) -> Problem {
         .name
         .as_ref()
         .map_or("the joint device", |(name, _)| name);
-    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
+    Problem {
+        device: whole.name.as_ref().map(|(name, _)| name.clone()),
+        ..Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
+    }
 }

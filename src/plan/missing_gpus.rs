@@ -16,14 +16,18 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
     }
     for (lost, why) in lost_gpus(planner) {
         if planner.leaves_all_alone() || names_lost_gpu(planner, lost) {
-            let mut hint = LOST_GPU_REMEDY.to_owned();
-            if !planner.is_in_part {
-                hint += "; use `mig-mps up --keep-going` to apply the rest of the profile";
-            }
-            return Err(Problem::new(why, hint));
+            return Err(Problem::new(why, lost_gpu_hint(planner)));
         }
     }
     Ok(())
+}
+
+/// Returns the remedy for a lost GPU, and the option that applies the rest of the profile without it.
+pub(super) fn lost_gpu_hint(planner: Planner<'_>) -> String {
+    if planner.is_in_part {
+        return LOST_GPU_REMEDY.to_owned();
+    }
+    format!("{LOST_GPU_REMEDY}; use `mig-mps up --keep-going` to apply the rest of the profile")
 }
 
 /// True if a block names single GPUs, and may mean this lost one.

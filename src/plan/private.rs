@@ -125,6 +125,10 @@ fn existing_daemon_problem(node: &Node, device: &str, daemon: &UnmanagedDaemon) 
         format!(
             "run `kill {pid}` to end that daemon, whose directory was removed, so that no program can reach it"
         )
+    } else if is_own && seen.is_some_and(|seen| seen.devices.len() > 1) {
+        "run both programs in one job with --private --joint and the same CUDA_VISIBLE_DEVICES, or wait until the \
+         programs of that daemon have exited; programs of two daemons are time-sliced on a device"
+            .to_owned()
     } else if is_own {
         "run both programs in one job (with Slurm in one job step), or wait until the programs of that daemon have \
          exited; programs of two daemons are time-sliced on a device"

@@ -8,7 +8,7 @@ use super::action::SettingChange;
 use crate::settings::Settings;
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
-const PLURAL_REASONS: [(&str, &str); 15] = [
+const PLURAL_REASONS: [(&str, &str); 16] = [
     ("mig-mps created it", "mig-mps created them"),
     ("its instance is", "their instances are"),
     ("its device is", "their devices are"),
@@ -27,6 +27,7 @@ const PLURAL_REASONS: [(&str, &str); 15] = [
     ("it has exited", "they have exited"),
     ("it was stopped", "they were stopped"),
     ("its GPU instance is", "their GPU instances are"),
+    ("its GPUs change", "their GPUs change"),
 ];
 
 /// The reason of a step.

@@ -124,6 +124,7 @@ impl EmptyNode {
             driver: node.driver.clone(),
             gpus: gpus.collect(),
             unseen: lost,
+            joint_before: node.joint_before.clone(),
             ..Node::default()
         };
         node.join();

@@ -41,6 +41,16 @@ pub struct Block {
     pub want: Want,
 }
 
+impl Block {
+    /// Returns the name of its joint device, if it asks for one.
+    pub fn joint_name(&self) -> Option<&str> {
+        match &self.want {
+            Want::Whole(whole) if whole.is_joint => whole.name.as_ref().map(|(name, _)| &**name),
+            _ => None,
+        }
+    }
+}
+
 /// The devices that a block asks for.
 #[derive(Clone, Debug)]
 pub enum Want {

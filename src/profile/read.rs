@@ -164,8 +164,12 @@ impl<'a> ProfileCheck<'a> {
                 return self.refuse(span, "mig = false and devices exclude each other");
             }
             (true, None, name) => {
-                let settings =
-                    self.check_daemon_for_name(name.as_ref(), settings.for_whole_gpu())?;
+                let settings = settings.for_whole_gpu();
+                if let (&Ok(true), None) = (&is_joint, &settings) {
+                    let error = self.error_at(span, "a joint device needs a daemon");
+                    return Err(self.note(error.with_hint("remove mps = false, or joint")));
+                }
+                let settings = self.check_daemon_for_name(name.as_ref(), settings)?;
                 Want::Whole(WholeGpu {
                     name,
                     settings,

@@ -18,7 +18,9 @@ use crate::failure::{Failure, Problem};
 use crate::host::{Workload, is_terminal_control, user_name};
 use crate::node::Node;
 use crate::nvml::compute_mode_name;
-use crate::plan::{CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, Plan, Signal, Undisturbed};
+use crate::plan::{
+    CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, ModeChange, Plan, Signal, Undisturbed,
+};
 
 pub use super::list::ListDocument;
 pub use super::verified::VerifyDocument;
@@ -192,8 +194,10 @@ pub struct PlanDocument {
 struct PlannedGpu {
     #[serde(flatten)]
     plan: GpuPlan,
-    /// The change of its compute mode; null if it stays.
+    /// The change of its compute mode; null if it stays, or another entry has it.
     compute_mode: Option<ComputeModeChange>,
+    /// The changes of the compute mode of each GPU by the steps of this entry: a joint device has several GPUs.
+    compute_modes: Vec<GpuComputeMode>,
     /// The clients that lose their device.
     disrupts: Vec<ClientOf>,
     /// The pods that lose their share of a device, and of which no program is a client there.
@@ -231,6 +235,24 @@ struct ComputeModeChange {
     from: Option<&'static str>,
     /// The new mode.
     to: &'static str,
+}
+
+/// The change of the compute mode of one GPU.
+#[derive(Debug, Serialize, JsonSchema)]
+struct GpuComputeMode {
+    /// NVML's index of the GPU; null if it cannot be seen.
+    index: Option<u32>,
+    #[serde(flatten)]
+    change: ComputeModeChange,
+}
+
+impl From<&ModeChange> for ComputeModeChange {
+    fn from(change: &ModeChange) -> Self {
+        Self {
+            from: change.from.map(compute_mode_name),
+            to: compute_mode_name(change.to),
+        }
+    }
 }
 
 /// Clients whose work is ended.
@@ -287,10 +309,23 @@ impl PlannedGpu {
         let unasked = stops.iter().filter_map(|stop| stop.unasked.as_ref());
         Self {
             plan: gpu.clone(),
-            compute_mode: gpu.compute_mode.as_ref().map(|change| ComputeModeChange {
-                from: change.from.map(compute_mode_name),
-                to: compute_mode_name(change.to),
-            }),
+            compute_mode: gpu
+                .compute_modes
+                .iter()
+                .find(|change| {
+                    change
+                        .joint_gpu
+                        .is_none_or(|index| gpu.index == Some(index))
+                })
+                .map(ComputeModeChange::from),
+            compute_modes: gpu
+                .compute_modes
+                .iter()
+                .map(|change| GpuComputeMode {
+                    index: change.joint_gpu.or(gpu.index),
+                    change: change.into(),
+                })
+                .collect(),
             disrupts: stops.iter().flat_map(|stop| stop.clients.clone()).collect(),
             idle_pods: stops.iter().flat_map(|stop| stop.pods.clone()).collect(),
             obstacles: gpu

@@ -170,9 +170,11 @@ fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         let (index, Some(mode)) = (gpu.index, gpu.compute_mode) else {
             continue;
         };
-        let device = examined.node.whole_device_of(gpu);
-        let served = device.and_then(Device::serving_daemon);
-        let is_set = served.is_some_and(|served| served.record.settings.compute_mode.is_some());
+        // A daemon that died, or that a lost GPU ended, has not restored the mode.
+        let is_set = examined.node.served().any(|served| {
+            let record = &served.record;
+            record.key.has_gpu(&gpu.uuid) && record.settings.compute_mode.is_some()
+        });
         let seen = format!("GPU {index}: {}", compute_mode_name(mode));
         let reset = format!("sudo nvidia-smi -i {index} -c DEFAULT");
         let setter = services.first();

@@ -74,12 +74,17 @@ fn after_change(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
                 findings.push(finding.with_command("sudo mig-mps heal"));
             }
         }
-        let mut others = programs.file_names()?;
-        others.retain(|name| !ProgramDirectory::is_program_name(name));
-        findings.extend(others.iter().map(|name| {
-            let seen = format!("{name} never runs: names have only letters, digits, - and _");
-            Finding::warn(id, seen)
-        }));
+        let never_run =
+            |name: &str, why: &str| Finding::warn(id, format!("{name} never runs: {why}"));
+        for name in programs.file_names()? {
+            if !ProgramDirectory::is_program_name(&name) {
+                let why = "names have only letters, digits, - and _";
+                findings.push(never_run(&name, why));
+            }
+        }
+        for (name, why) in programs.passed_over_files()? {
+            findings.push(never_run(&name, why));
+        }
         Ok(findings)
     };
     examine().unwrap_or_else(|error| vec![Finding::fail(id, error.to_string())])

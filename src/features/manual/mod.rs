@@ -31,6 +31,8 @@ pub fn setting_meaning(key: &str) -> String {
     let row = format!("| `{key}` | ");
     TOPICS
         .iter()
+        // Other chapters have tables with the keys of other files.
+        .filter(|topic| topic.name == "profile")
         .flat_map(|topic| topic.text.lines())
         .filter_map(|line| line.strip_prefix(&row))
         .find_map(|rest| rest.trim_end_matches(" |").rsplit(" | ").next())

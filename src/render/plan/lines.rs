@@ -36,7 +36,7 @@ pub(super) fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
         .iter()
         .filter_map(|step| created_instance(step, steps));
     lines.extend(instance_lines("+ create", instances, each));
-    lines.extend(first.compute_mode.as_ref().map(describe_mode_change));
+    lines.extend(mode_change_lines(&first.compute_modes));
     lines.extend(daemon_lines(group, START));
     lines.extend(set_lines(group));
     for verb in [START_SERVER, REPLACE] {
@@ -80,19 +80,28 @@ fn is_healed(start: &Start, steps: &[Step]) -> bool {
         .any(|stop| stop.name == start.name && stop.means == StopMethod::Heal)
 }
 
-/// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
-fn describe_mode_change(change: &ModeChange) -> String {
-    let wanted = compute_mode_name(change.to);
-    let gpus = if change.joint.is_empty() {
-        String::new()
-    } else {
-        format!(" of {}", format_gpus(&change.joint))
+/// Returns a line for each new compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
+fn mode_change_lines(changes: &[ModeChange]) -> Vec<String> {
+    let is_alike = |a: &&ModeChange, b: &&ModeChange| {
+        a.to == b.to && a.joint_gpu.is_some() == b.joint_gpu.is_some()
     };
-    if change.is_for_a_daemon() {
-        format!("~ set compute mode{gpus} to {wanted}: MPS alone computes (restored by down)")
-    } else {
-        format!("~ set compute mode{gpus} back to {wanted} (as before its daemon)")
-    }
+    let mut sorted: Vec<&ModeChange> = changes.iter().collect();
+    sorted.sort_by_key(|change| change.to);
+    let line = |group: Vec<&ModeChange>| {
+        let gpus: Vec<u32> = group.iter().filter_map(|change| change.joint_gpu).collect();
+        let gpus = if gpus.is_empty() {
+            String::new()
+        } else {
+            format!(" of {}", format_gpus(&gpus))
+        };
+        let wanted = compute_mode_name(group[0].to);
+        if group[0].is_for_a_daemon() {
+            format!("~ set compute mode{gpus} to {wanted}: MPS alone computes (restored by down)")
+        } else {
+            format!("~ set compute mode{gpus} back to {wanted} (as before its daemon)")
+        }
+    };
+    group_by(sorted, is_alike).into_iter().map(line).collect()
 }
 
 /// Puts instances with the same reason on one line. Those of the profile have none. `each` says that there are as many on

@@ -157,7 +157,7 @@ fn have_same_changes(a: &GpuPlan, b: &GpuPlan) -> bool {
         && a.product == b.product
         && a.before == b.before
         && a.after == b.after
-        && a.compute_mode == b.compute_mode
+        && a.compute_modes == b.compute_modes
         && a.steps.len() == b.steps.len()
         && a.steps
             .iter()

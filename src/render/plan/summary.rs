@@ -32,12 +32,7 @@ pub fn summary(plan: &Plan) -> String {
         &[("destroy", destroyed.compute), ("create", created.compute)],
     ));
     parts.extend(count_daemon_acts(plan));
-    let changed = plan
-        .gpus
-        .iter()
-        .filter_map(|gpu| gpu.compute_mode.as_ref())
-        .map(|change| change.joint.len().max(1))
-        .sum();
+    let changed = plan.gpus.iter().map(|gpu| gpu.compute_modes.len()).sum();
     parts.extend(count_acts("GPU", &[("set the compute mode of", changed)]));
     parts.extend(match plan.cdi {
         Some(CdiChange::Write) => Some("write the CDI file".to_owned()),

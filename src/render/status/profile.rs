@@ -88,7 +88,10 @@ pub(super) fn describe_profile(node: &Node, ago: fn(Timestamp) -> String) -> Opt
         (Some(false), _) => "",
         // What is taken down is not compared.
         (None, _) if taken_down.is_some() => "",
-        (None, _) => "; cannot tell whether the node still matches it",
+        (None, true) => "; cannot tell whether the node still matches it: `mig-mps plan`",
+        (None, false) => {
+            "; cannot tell whether the node still matches it: `mig-mps profiles --applied | mig-mps plan -`"
+        }
     };
     Some(format!("{applied}{end}{difference}"))
 }

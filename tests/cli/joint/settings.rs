@@ -148,6 +148,113 @@ fn the_compute_mode_of_all_its_gpus_is_set_and_restored() {
     assert_eq!(compute_modes(&sim), before);
 }
 
+/// The changes of compute modes that a plan shows, in text and in JSON.
+fn planned_modes(sim: &Sim, args: &[&str]) -> (Vec<String>, Vec<(u64, String)>) {
+    let text = sim.run(args).stdout;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| line.starts_with("~ set compute mode"));
+    let document = sim.run(&[args, &["--json"]].concat()).json();
+    let plan = document.get("plan").unwrap_or(&document);
+    let mut changes: Vec<(u64, String)> = Vec::new();
+    for gpu in plan["gpus"].as_array().unwrap() {
+        for change in gpu["compute_modes"].as_array().unwrap() {
+            let to = change["to"].as_str().unwrap().to_owned();
+            changes.push((change["index"].as_u64().unwrap(), to));
+        }
+    }
+    changes.sort();
+    (lines.map(ToOwned::to_owned).collect(), changes)
+}
+
+/// Each GPU whose mode changes is in the plan once, and no other GPU.
+#[test]
+fn a_plan_shows_the_compute_mode_of_each_gpu() {
+    let joint_of = |gpus: &str| trainers(EXCLUSIVE).replace("[0, 1]", gpus);
+    let one = format!(
+        "[[gpu]]\nselect = {{ index = [1] }}\nmig = false\nname = \"one\"\nmps = {{ {EXCLUSIVE} }}\n"
+    );
+    let (to, back) = (
+        "to exclusive-process: MPS alone computes (restored by down)",
+        "back to default (as before its daemon)",
+    );
+    let (exclusive, default) = ("exclusive-process", "default");
+    let sim = Sim::with("h200", 4);
+    let steps = [
+        (
+            one.clone(),
+            vec![format!("~ set compute mode {to}")],
+            vec![(1, exclusive)],
+        ),
+        (
+            joint_of("[0, 1]"),
+            vec![format!("~ set compute mode of GPU 0 {to}")],
+            vec![(0, exclusive)],
+        ),
+        (
+            joint_of("[0, 1, 2, 3]"),
+            vec![format!("~ set compute mode of GPUs 2-3 {to}")],
+            vec![(2, exclusive), (3, exclusive)],
+        ),
+        (
+            joint_of("[2, 3]"),
+            vec![format!("~ set compute mode of GPUs 0-1 {back}")],
+            vec![(0, default), (1, default)],
+        ),
+        (
+            joint_of("[0, 2]"),
+            vec![
+                format!("~ set compute mode of GPU 3 {back}"),
+                format!("~ set compute mode of GPU 0 {to}"),
+            ],
+            vec![(0, exclusive), (3, default)],
+        ),
+        (
+            one,
+            vec![
+                format!("~ set compute mode of GPUs 0,2 {back}"),
+                format!("~ set compute mode {to}"),
+            ],
+            vec![(0, default), (1, exclusive), (2, default)],
+        ),
+    ];
+    for (profile, mut lines, changes) in steps {
+        let path = sim.profile(&profile);
+        let up = ["up", path.to_str().unwrap(), "--prune", "--dry-run"];
+        let (mut shown, planned) = planned_modes(&sim, &up);
+        lines.sort();
+        shown.sort();
+        assert_eq!(shown, lines, "{profile}");
+        let changes: Vec<_> = changes
+            .into_iter()
+            .map(|(gpu, mode)| (gpu, mode.to_owned()))
+            .collect();
+        assert_eq!(planned, changes, "{profile}");
+        let before = compute_modes(&sim);
+        sim.up(&profile, &["--prune", "--yes"]).ended(0);
+        let after = compute_modes(&sim);
+        let changed = (0..4).filter(|gpu| before[*gpu] != after[*gpu]);
+        let changed: Vec<u64> = changed.map(|gpu| gpu as u64).collect();
+        let planned: Vec<u64> = planned.into_iter().map(|(gpu, _)| gpu).collect();
+        assert_eq!(changed, planned, "{profile}");
+    }
+}
+
+/// The command that ends what a killed one has begun shows what it does.
+#[test]
+fn a_plan_shows_the_modes_that_are_left_to_restore() {
+    let sim = joint(EXCLUSIVE);
+    sim.kill_daemon("trainers");
+    set_mode(&sim, 0, Default);
+    let down = ["down", "--dry-run"];
+    let left =
+        vec!["~ set compute mode of GPU 1 back to default (as before its daemon)".to_owned()];
+    assert_eq!(planned_modes(&sim, &down).0, left);
+    let doctor = sim.run(&["doctor", "--all"]).stdout;
+    assert!(!doctor.contains("not by a profile"), "{doctor}");
+    sim.run(&["down", "--yes"]).ended(0);
+    assert_eq!(compute_modes(&sim)[..2], [Default, Default]);
+}
+
 fn set_mode(sim: &Sim, index: usize, mode: ComputeMode) {
     let node = sim.node.node();
     let update = node.update(|state| state.gpus[index].compute_mode = mode);
