@@ -58,6 +58,24 @@ fn names_of_others(planner: Planner<'_>) -> Result<Names, Refusal> {
     Ok(names)
 }
 
+/// Returns the mistake of a name that another device has, and the remedy.
+fn describe_taken_name(device: &DevicePlan, holder: &str) -> (String, &'static str) {
+    let own = device.describe_as_holder();
+    let name = &device.name;
+    if holder == own {
+        let message = format!(
+            "\"{name}\" would be the name of two devices of GPU {}",
+            device.gpu
+        );
+        return (message, "write another name, or add {n} to both names");
+    }
+    let message = format!("\"{name}\" would be the name of {own} and of {holder}");
+    (
+        message,
+        "write another name, or add {gpu} or {n} to the name",
+    )
+}
+
 /// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
 /// given it: a change to another device renames nobody.
 pub(super) fn name_devices(
@@ -74,23 +92,7 @@ pub(super) fn name_devices(
         let name = device.name_template().fill(device.gpu, 0);
         if let Err(holder) = names.assign_name(&name, &device.describe_as_holder()) {
             check_record_of(planner, &name)?;
-            let own = device.describe_as_holder();
-            let (message, hint) = if holder == own {
-                let message = format!(
-                    "\"{}\" would be the name of two devices of GPU {}",
-                    device.name, device.gpu
-                );
-                (message, "write another name, or add {n} to both names")
-            } else {
-                let message = format!(
-                    "\"{}\" would be the name of {own} and of {holder}",
-                    device.name
-                );
-                (
-                    message,
-                    "write another name, or add {gpu} or {n} to the name",
-                )
-            };
+            let (message, hint) = describe_taken_name(device, &holder);
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != device.span) {
                 let error = planner.profile.error_at(device.span, message);

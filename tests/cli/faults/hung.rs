@@ -65,7 +65,10 @@ fn who_still_works_is_named_and_ended_only_by_force() {
     assert_contains(&refused.stderr, &worker.pid().to_string());
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
-    assert!(worker.await_end().output.contains("err 8"), "its calls fail");
+    assert!(
+        worker.await_end().output.contains("err 8"),
+        "its calls fail"
+    );
     clients_go_on(&sim);
 }
 

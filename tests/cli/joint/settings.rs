@@ -232,10 +232,10 @@ fn a_plan_shows_the_compute_mode_of_each_gpu() {
         let before = compute_modes(&sim);
         sim.up(&profile, &["--prune", "--yes"]).ended(0);
         let after = compute_modes(&sim);
-        let changed = (0..4).filter(|gpu| before[*gpu] != after[*gpu]);
-        let changed: Vec<u64> = changed.map(|gpu| gpu as u64).collect();
+        let touched = (0..4).filter(|gpu| before[*gpu] != after[*gpu]);
+        let touched: Vec<u64> = touched.map(|gpu| gpu as u64).collect();
         let planned: Vec<u64> = planned.into_iter().map(|(gpu, _)| gpu).collect();
-        assert_eq!(changed, planned, "{profile}");
+        assert_eq!(touched, planned, "{profile}");
     }
 }
 
