@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::container::CDI_KIND;
 use super::engine::{PIPE_VARIABLE, WantedInContainer};
+use super::engine_words::values_of;
 
 /// The files that Compose looks for, and those that it merges with one of them.
 const USUAL_FILES: [&str; 4] = [
@@ -25,13 +26,9 @@ pub(super) fn compose_files(
     options: &[(&str, &str)],
     variable: impl Fn(&str) -> Option<String>,
 ) -> Vec<PathBuf> {
-    let values_of = |wanted: &'static [&'static str]| {
-        let options = options.iter();
-        options
-            .filter(move |(name, _)| wanted.contains(name))
-            .map(|(_, value)| PathBuf::from(value))
-    };
-    let named: Vec<PathBuf> = values_of(&["f", "file"]).collect();
+    let named: Vec<PathBuf> = values_of(options, &["f", "file"])
+        .map(PathBuf::from)
+        .collect();
     if !named.is_empty() {
         return named;
     }
@@ -40,7 +37,7 @@ pub(super) fn compose_files(
         let separator = text_of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
         return list.split(&*separator).map(PathBuf::from).collect();
     }
-    let place = values_of(&["project-directory"])
+    let place = values_of(options, &["project-directory"])
         .next_back()
         .unwrap_or_default();
     let place = std::env::current_dir().unwrap_or_default().join(place);
@@ -49,8 +46,10 @@ pub(super) fn compose_files(
 
 fn usual_files(directory: &Path) -> Option<Vec<PathBuf>> {
     let first_of = |names: [&str; 4]| {
-        let mut paths = names.into_iter().map(|name| directory.join(name));
-        paths.find(|path| path.exists())
+        names
+            .into_iter()
+            .map(|name| directory.join(name))
+            .find(|path| path.exists())
     };
     let file = first_of(USUAL_FILES)?;
     Some(

@@ -9,7 +9,7 @@ use super::apptainer::can_be_bound;
 use super::compose::{compose_files, has_device};
 use super::engine_words::{
     APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, flags_of_launcher,
-    mounts_of, split_options,
+    mounts_of, split_options, values_of,
 };
 
 /// The variable without which a program in a container finds no daemon.
@@ -56,7 +56,7 @@ pub fn missing_engine_options(
 ) -> Option<MissingOptions> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let call = EngineCall::find(&words)?;
-    let (lacks, add) = if call.kind == Kind::Compose {
+    let (lacks, add) = if call.kind == EngineKind::Compose {
         let files = compose_files(&call.options, variable);
         missing_in_compose(&files, wanted)?
     } else {
@@ -71,7 +71,7 @@ pub fn missing_engine_options(
 
 /// The ways in which engines take what a container gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum EngineKind {
     Apptainer,
     Charliecloud,
     Compose,
@@ -92,7 +92,7 @@ enum PipeVariable {
 /// The start of a container: the engine, and its options up to the image.
 struct EngineCall<'a> {
     engine: &'a str,
-    kind: Kind,
+    kind: EngineKind,
     options: Vec<(&'a str, &'a str)>,
 }
 
@@ -135,24 +135,25 @@ impl<'a> EngineCall<'a> {
         match engine {
             "apptainer" | "singularity" => match after_verb(APPTAINER)? {
                 ("exec" | "run" | "shell" | "start", rest) => {
-                    call(Kind::Apptainer, rest, APPTAINER)
+                    call(EngineKind::Apptainer, rest, APPTAINER)
                 }
                 _ => None,
             },
-            "ch-run" => call(Kind::Charliecloud, words, CHARLIECLOUD),
-            "docker-compose" | "podman-compose" => call(Kind::Compose, words, COMPOSE),
+            "ch-run" => call(EngineKind::Charliecloud, words, CHARLIECLOUD),
+            "docker-compose" | "podman-compose" => call(EngineKind::Compose, words, COMPOSE),
             "docker" | "nerdctl" | "podman" | "podman-remote" => match after_verb(DOCKER)? {
-                ("compose", rest) => call(Kind::Compose, rest, COMPOSE),
-                ("run" | "create", rest) => call(Kind::Docker, rest, DOCKER_RUN),
+                ("compose", rest) => call(EngineKind::Compose, rest, COMPOSE),
+                ("run" | "create", rest) => call(EngineKind::Docker, rest, DOCKER_RUN),
                 _ => None,
             },
             "enroot" => match after_verb(ENROOT)? {
-                ("start", rest) => call(Kind::Enroot, rest, ENROOT),
+                ("start", rest) => call(EngineKind::Enroot, rest, ENROOT),
                 _ => None,
             },
-            "srun" => call(Kind::Pyxis, words, SRUN).filter(|call| {
-                let mut options = call.options.iter();
-                options.any(|(name, _)| name.starts_with("container-"))
+            "srun" => call(EngineKind::Pyxis, words, SRUN).filter(|call| {
+                call.options
+                    .iter()
+                    .any(|(name, _)| name.starts_with("container-"))
             }),
             _ => None,
         }
@@ -179,23 +180,23 @@ impl<'a> EngineCall<'a> {
         }
         let shown = directory.display();
         let mount = match self.kind {
-            Kind::Charliecloud => format!("--bind={shown}:{shown}"),
-            Kind::Pyxis => format!("--container-mounts={shown}:{shown}"),
-            Kind::Enroot => format!("--mount {shown}:{shown}"),
-            Kind::Docker if !is_of_device => format!("--volume {shown}:{shown}"),
+            EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
+            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
+            EngineKind::Enroot => format!("--mount {shown}:{shown}"),
+            EngineKind::Docker if !is_of_device => format!("--volume {shown}:{shown}"),
             _ => format!("--mount type=bind,src={shown},dst={shown}"),
         };
         // The pipe directory of a private device has another name each time.
         let pipe = device.map(|_| format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()));
         let pass_on = match (self.kind, &pipe) {
             _ if is_of_device => None,
-            (Kind::Docker | Kind::Enroot, _) => Some(PASSED_ON.to_owned()),
-            (Kind::Pyxis, _) => Some("--export=ALL".to_owned()),
-            (Kind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
+            (EngineKind::Docker | EngineKind::Enroot, _) => Some(PASSED_ON.to_owned()),
+            (EngineKind::Pyxis, _) => Some("--export=ALL".to_owned()),
+            (EngineKind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
             (_, pipe) => Some(format!("--env {}", pipe.as_ref()?)),
         };
         let add = match (self.kind, device) {
-            (Kind::Docker, Some(device)) if lacks_mount && !is_of_device => {
+            (EngineKind::Docker, Some(device)) if lacks_mount && !is_of_device => {
                 let engine = self.engine;
                 let format = if engine.starts_with("podman") {
                     "podman"
@@ -220,7 +221,7 @@ impl<'a> EngineCall<'a> {
 
     /// True if the container has the directory in which its programs look for the daemon. Apptainer has it by its variables.
     fn has_directory(&self, wanted: WantedInContainer<'_>) -> bool {
-        if self.kind == Kind::Apptainer && can_be_bound(wanted.directory) {
+        if self.kind == EngineKind::Apptainer && can_be_bound(wanted.directory) {
             return true;
         }
         match wanted.device {
@@ -234,25 +235,23 @@ impl<'a> EngineCall<'a> {
         if let Some(host) = self.host_path(path) {
             return wanted.has_pipe(&host);
         }
-        let has_all = self.kind == Kind::Apptainer && can_be_bound(wanted.directory);
+        let has_all = self.kind == EngineKind::Apptainer && can_be_bound(wanted.directory);
         has_all && wanted.has_pipe(path)
     }
 
     /// Returns the path of the host that a path of the container is by a mount.
     fn host_path(&self, path: &Path) -> Option<PathBuf> {
         let names: &[&str] = match self.kind {
-            Kind::Apptainer => &["B", "bind", "mount"],
-            Kind::Charliecloud => &["b", "bind"],
-            Kind::Docker => &["v", "volume", "mount"],
-            Kind::Enroot => &["m", "mount"],
-            Kind::Pyxis => &["container-mounts"],
-            Kind::Compose => &[],
+            EngineKind::Apptainer => &["B", "bind", "mount"],
+            EngineKind::Charliecloud => &["b", "bind"],
+            EngineKind::Docker => &["v", "volume", "mount"],
+            EngineKind::Enroot => &["m", "mount"],
+            EngineKind::Pyxis => &["container-mounts"],
+            EngineKind::Compose => &[],
         };
-        let is_docker = self.kind == Kind::Docker;
-        let options = self.options.iter();
-        let mut covering: Vec<(&str, &Path)> = options
-            .filter(|(name, _)| names.contains(name))
-            .flat_map(|(_, value)| mounts_of(value, !is_docker))
+        let is_docker = self.kind == EngineKind::Docker;
+        let mut covering: Vec<(&str, &Path)> = values_of(&self.options, names)
+            .flat_map(|value| mounts_of(value, !is_docker))
             .map(|(source, target)| (source, Path::new(target)))
             .filter(|(source, target)| {
                 source.starts_with('/') && target.parent().is_some() && path.starts_with(target)
@@ -275,15 +274,10 @@ impl<'a> EngineCall<'a> {
     /// Returns the value of the variable that reaches the program.
     fn pipe_variable(&self) -> PipeVariable {
         let mut found = match self.kind {
-            Kind::Docker | Kind::Enroot => PipeVariable::Unset,
+            EngineKind::Docker | EngineKind::Enroot => PipeVariable::Unset,
             _ => PipeVariable::PassedOn,
         };
-        let values_of = |wanted: &'static [&'static str]| {
-            let options = self.options.iter();
-            options
-                .filter(move |(name, _)| wanted.contains(name))
-                .map(|(_, value)| *value)
-        };
+        let values_of = |names: &'static [&'static str]| values_of(&self.options, names);
         if values_of(&["env-host"]).next().is_some() {
             found = PipeVariable::PassedOn;
         }
@@ -298,12 +292,12 @@ impl<'a> EngineCall<'a> {
             }
         }
         match self.kind {
-            Kind::Apptainer => values_of(&["env"])
+            EngineKind::Apptainer => values_of(&["env"])
                 .flat_map(|list| list.split(','))
                 .filter(|word| word.contains('='))
                 .for_each(|word| found.read(word)),
-            Kind::Charliecloud => values_of(&["set-env"]).for_each(|word| found.read(word)),
-            Kind::Pyxis => {
+            EngineKind::Charliecloud => values_of(&["set-env"]).for_each(|word| found.read(word)),
+            EngineKind::Pyxis => {
                 if let Some(list) = values_of(&["export"]).next_back() {
                     let is_all = list.split(',').any(|word| word == "ALL");
                     found = if is_all {
@@ -322,7 +316,7 @@ impl<'a> EngineCall<'a> {
     /// True for this device of the CDI file, which has all.
     fn has_cdi_device(&self, wanted: WantedInContainer<'_>) -> bool {
         let mut options = self.options.iter();
-        matches!(self.kind, Kind::Docker | Kind::Enroot)
+        matches!(self.kind, EngineKind::Docker | EngineKind::Enroot)
             && options.any(|(name, value)| *name == "device" && has_device(value, wanted))
     }
 }

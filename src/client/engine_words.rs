@@ -112,8 +112,20 @@ pub(super) const ENROOT: Flags = flags("hrw", "help root rw");
 
 /// Returns the flags of a program that starts another one.
 pub(super) fn flags_of_launcher(program: &str) -> Option<Flags> {
-    let mut launchers = LAUNCHERS.iter();
-    launchers.find_map(|(name, flags)| (*name == program).then_some(*flags))
+    LAUNCHERS
+        .iter()
+        .find_map(|(name, flags)| (*name == program).then_some(*flags))
+}
+
+/// Returns the values of the options with one of these names, in their order.
+pub(super) fn values_of<'a>(
+    options: &'a [(&'a str, &'a str)],
+    names: &'a [&'a str],
+) -> impl DoubleEndedIterator<Item = &'a str> {
+    options
+        .iter()
+        .filter(|(name, _)| names.contains(name))
+        .map(|(_, value)| *value)
 }
 
 /// Splits words into options with their values, and the words after them. An unknown option has a value, unless the next word

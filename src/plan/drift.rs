@@ -48,11 +48,15 @@ pub fn differs_from_profile(
 
 /// True if no daemon serves one of the joint devices of a profile: it may have lost a GPU.
 fn lacks_joint_device(node: &Node, profile: &Profile) -> bool {
-    let mut wanted = profile.blocks.iter().filter_map(Block::joint_name);
-    wanted.any(|name| {
+    let is_served = |name: &str| {
         let mut served = node.served();
-        !served.any(|served| served.record.key.is_joint() && served.record.name == name)
-    })
+        served.any(|served| served.record.key.is_joint() && served.record.name == name)
+    };
+    profile
+        .blocks
+        .iter()
+        .filter_map(Block::joint_name)
+        .any(|name| !is_served(name))
 }
 
 /// True for a GPU that the profile partitions into devices, and false for one in MIG mode that is to have none; `None` for

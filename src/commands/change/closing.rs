@@ -387,8 +387,11 @@ impl ChangeRun<'_> {
                 let closed = self.closing.closed.get(&stop.uuid);
                 closed.is_some_and(|closed| closed.is_idle)
             };
-            let busy = part.stops().filter(|stop| !is_idle(stop));
-            let names: Vec<&str> = busy.map(|stop| stop.name.as_str()).collect();
+            let names: Vec<&str> = part
+                .stops()
+                .filter(|stop| !is_idle(stop))
+                .map(|stop| stop.name.as_str())
+                .collect();
             format!(
                 "a program that has initialized CUDA but has no context still uses {}",
                 name_devices(&names)

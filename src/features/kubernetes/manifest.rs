@@ -112,10 +112,10 @@ impl ManifestArgs {
             command.extend(["--plugin-metrics", address]);
         }
         // The kubelet replaces $(NAME) in a command, and $$ by $.
-        let command = command
+        let command: Vec<String> = command
             .into_iter()
-            .map(|word| quote(&word.replace('$', "$$")));
-        let command: Vec<String> = command.collect();
+            .map(|word| quote(&word.replace('$', "$$")))
+            .collect();
         let mut selector = String::new();
         for (index, (name, value)) in self.node_selector.iter().enumerate() {
             if self.node_selector[..index]
@@ -146,14 +146,15 @@ impl ManifestArgs {
 
 /// Returns the template with these values for `@NAME@`. A value may have such a word itself.
 fn fill_template(values: &[(&str, &str)]) -> String {
-    let parts = include_str!("manifest.yaml").split('@');
-    parts
-        .map(|part| {
-            let mut values = values.iter();
-            values
-                .find(|(name, _)| *name == part)
-                .map_or(part, |(_, value)| value)
-        })
+    let value_of = |part: &'static str| {
+        values
+            .iter()
+            .find(|(name, _)| *name == part)
+            .map_or(part, |(_, value)| value)
+    };
+    include_str!("manifest.yaml")
+        .split('@')
+        .map(value_of)
         .collect()
 }
 
