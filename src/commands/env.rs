@@ -29,7 +29,6 @@ use crate::state::DeviceRecord;
 #[command(after_help = examples(&[
     ("eval \"$(mig-mps env 0.0)\"", "Set them in this shell"),
     ("mig-mps env 0.0 | source", "The same in fish"),
-    ("eval \"`mig-mps env 0.0`\"", "The same in csh and tcsh"),
     ("docker run $(mig-mps env 0.0 --format docker) IMAGE", "Run a container"),
 ]))]
 pub struct EnvArgs {

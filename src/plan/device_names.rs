@@ -45,8 +45,9 @@ fn names_of_others(planner: Planner<'_>) -> Result<Names, Refusal> {
         }
     }
     for served in planner.node.served() {
-        let gpu = planner.node.gpu_with_uuid(&served.record.key.gpu);
-        if served.run_dir == *planner.run_dir && gpu.is_none_or(|gpu| planner.leaves_alone(gpu)) {
+        // A joint device ends, or the profile is refused, if one of its GPUs is selected.
+        let mut gpus = planner.node.gpus_with_key(&served.record.key);
+        if served.run_dir == *planner.run_dir && gpus.all(|gpu| planner.leaves_alone(gpu)) {
             let name = &served.record.name;
             let given = names.assign_name(name, "a device of another GPU");
             given.map_err(|_| {

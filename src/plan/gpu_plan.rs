@@ -9,7 +9,7 @@ use super::action::{Action, CdiChange, EndStray, PlanInstance, Purge, Set, Start
 use super::device::DevicePlan;
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
-use super::mode_change::{ModeChange, add_mode_changes};
+use super::mode_change::{ModeChange, set_mode_changes};
 use super::reason::Reason;
 use super::refusal::Refusal;
 use crate::failure::Problem;
@@ -481,7 +481,7 @@ impl Plan {
     pub(super) fn complete(mut self, node: &Node, run_dir: &RunDir) -> Self {
         self.gpus
             .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
-        add_mode_changes(&mut self.gpus, node, run_dir);
+        set_mode_changes(&mut self.gpus, node, run_dir);
         if !self.gpus.is_empty() {
             let uuids = self.stops().map(|stop| &stop.uuid);
             let touched: BTreeSet<&String> =

@@ -236,8 +236,5 @@ fn incomplete_problem(whole: &WholeGpu, why: &str, hint: &str) -> Problem {
         .name
         .as_ref()
         .map_or("the joint device", |(name, _)| name);
-    Problem {
-        device: whole.name.as_ref().map(|(name, _)| name.clone()),
-        ..Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
-    }
+    Problem::new(format!("device {name} needs all its GPUs: {why}"), hint)
 }

@@ -62,9 +62,12 @@ fn find_start<'p>(gpu: &Gpu, plan: &'p GpuPlan) -> Option<&'p super::Start> {
         })
 }
 
-/// Adds to the plans of GPUs the changes of compute modes that follow from their steps. The steps of a joint device belong to
+/// Sets in the plans of GPUs the changes of compute modes that follow from their steps. The steps of a joint device belong to
 /// the plan of one of its GPUs, so the change of each GPU is in one of the plans.
-pub(super) fn add_mode_changes(plans: &mut [GpuPlan], node: &Node, run_dir: &RunDir) {
+pub(super) fn set_mode_changes(plans: &mut [GpuPlan], node: &Node, run_dir: &RunDir) {
+    for plan in &mut *plans {
+        plan.compute_modes.clear();
+    }
     for gpu in &node.gpus {
         let starting = plans
             .iter()

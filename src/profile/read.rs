@@ -158,6 +158,10 @@ impl<'a> ProfileCheck<'a> {
         let select = gpu.select.and_then(|select| self.check_selector(select));
         let (name, devices) = (self.check_name(gpu.name), gpu.devices?);
         let is_whole = gpu.mig?.is_some_and(|(mig, _)| !mig);
+        let joint_span = match &gpu.joint {
+            Ok(Some((_, joint_span))) => *joint_span,
+            _ => span,
+        };
         let is_joint = self.check_joint(gpu.joint, is_whole, name.as_ref().ok());
         let want = match (is_whole, devices, name?) {
             (true, Some(_), _) => {
@@ -165,8 +169,8 @@ impl<'a> ProfileCheck<'a> {
             }
             (true, None, name) => {
                 let settings = settings.for_whole_gpu();
-                if let (&Ok(true), None) = (&is_joint, &settings) {
-                    let error = self.error_at(span, "a joint device needs a daemon");
+                if let (Ok(true), None) = (&is_joint, &settings) {
+                    let error = self.error_at(joint_span, "a joint device needs a daemon");
                     return Err(self.note(error.with_hint("remove mps = false, or joint")));
                 }
                 let settings = self.check_daemon_for_name(name.as_ref(), settings)?;
