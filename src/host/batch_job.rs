@@ -375,6 +375,18 @@ pub fn is_named_for_job(group: &str) -> bool {
     job.is_some_and(|(last, above)| parse_job_group(above, last).is_some())
 }
 
+/// True for the parts of the path of a job's group, or of a group below one.
+pub(super) fn is_in_job_group(parts: &[&str]) -> bool {
+    (0..parts.len()).any(|nth| is_job_group(&parts[..nth], parts[nth]))
+}
+
+/// True if a group directly below the one with these parts would be a job's by a name that is no job's elsewhere.
+pub(super) fn may_have_job_group(parts: &[&str]) -> bool {
+    // Of PBS, Torque, Grid Engine and OAR; of LSF, Slurm and HTCondor.
+    let mut names = ["7", "job.7", "job_7", "condor_7"].into_iter();
+    names.any(|name| is_job_group(parts, name))
+}
+
 /// True for the group of a job, by its name and those of the groups above.
 fn is_job_group(above: &[&str], name: &str) -> bool {
     let parent = above.last().copied().unwrap_or_default();

@@ -418,20 +418,42 @@ fn a_group_with_several_jobs_is_no_jobs() {
     needs_root!();
     let sim = Sim::whole("");
     let client = client_with(&sim, &[]);
-    put(&sim, &client, "/pbs_jobs.service/jobid/102.server");
+    put(&sim, &client, "/site/jobs/pbspro/102.server");
     for (group, why) in [
-        ("/pbs_jobs.service/jobid", "groups of jobs are below it"),
+        (
+            "/pbs_jobs.service/jobid",
+            "the batch system creates the groups of jobs below it",
+        ),
+        ("/site/jobs", "groups of jobs are below it"),
         (
             "/site.slice/jobs.slice",
             "its name is that of a whole slice or tree",
         ),
         ("/slurm", "its name is that of a whole slice or tree"),
+        ("/system.slice/pbs.service", "its name is that of a service"),
+        (
+            "/user.slice/user-1000.slice/user@1000.service",
+            "its name is that of a service",
+        ),
+        (
+            "/user.slice/user-1000.slice/user@1000.service/init.scope",
+            "its name is that of a service manager",
+        ),
+        (
+            "/user.slice/user-1000.slice/session-5.scope",
+            "its name is that of a login session",
+        ),
+        (
+            "/site/uid_1000",
+            "its name is that of all programs of a user",
+        ),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
             &refused.stderr,
             &format!("{group} contains more than one job: {why}"),
         );
+        assert!(!record(&sim).exists(), "{group}");
     }
     // A job that was recorded may have no programs yet.
     begin(&sim, &["--cgroup", "/site/jobs/101"]).ended(0);

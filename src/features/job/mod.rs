@@ -9,7 +9,9 @@ use crate::commands::env::{check_utf8, find_served};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Account, Pid, Uid, is_job_name, is_named_for_job, root_hint};
+use crate::host::{
+    Account, Pid, Uid, is_job_name, is_named_for_job, reason_of_shared_group, root_hint,
+};
 use crate::node::{Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
 use crate::render::{examples, note, print_json};
@@ -340,10 +342,10 @@ fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
         "a daemon of mig-mps is in it"
     } else if is_named_for_job(group) {
         return Ok(());
+    } else if let Some(reason) = reason_of_shared_group(group) {
+        reason
     } else if has(Pid(std::process::id())) {
         "this command is in it"
-    } else if group.strip_suffix(".slice").is_some() || group.split('/').count() == 2 {
-        "its name is that of a whole slice or tree"
     } else if host
         .read_processes()?
         .iter()
