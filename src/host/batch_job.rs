@@ -71,9 +71,16 @@ impl Host {
             Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
             Some(inner) => inner.split_once('/')?.1,
-            None => path.strip_prefix('/')?,
+            None => path
+                .strip_prefix('/')
+                .filter(|inner| !is_in_kernel_tree(inner))?,
         };
-        let group = format!("/{}", parse_group(&format!("/{group}"))?.join("/"));
+        let group = format!("/{group}");
+        let parts = parse_group(&group)?;
+        if parts.iter().any(|part| is_control_file(part)) {
+            return None;
+        }
+        let group = format!("/{}", parts.join("/"));
         // The slash may lack the value of a variable behind it.
         let is_whole = !ends_with_slash || is_named_for_job(&group);
         (is_whole && path != "/sys/fs/cgroup").then_some(group)
@@ -332,6 +339,17 @@ fn parse_group(path: &str) -> Option<Vec<&str>> {
     path.split('/')
         .all(is_part)
         .then(|| strip_processes(path.split('/')))
+}
+
+/// True for a file or a directory of the kernel, such as `/proc/7/cgroup`, without the first slash.
+fn is_in_kernel_tree(path: &str) -> bool {
+    let tree = path.split('/').next().unwrap_or_default();
+    ["dev", "proc", "sys"].contains(&tree)
+}
+
+/// True for the name of a file in the directory of a group, which no group can have.
+fn is_control_file(name: &str) -> bool {
+    name == "tasks" || name.starts_with("cgroup.")
 }
 
 /// Returns the parts of the path of a group without what LSF puts behind a job: a job has several such groups.
@@ -720,6 +738,13 @@ mod tests {
             "/sys/fs/cgroup",
             "/sys/fs/cgroup/",
             "/sys/fs/cgroup/memory/",
+            "/sys/fs/cgroup/memory/site/101/tasks",
+            "/sys/fs/cgroup/memory/site/101/cgroup.procs",
+            "/sys/kernel/101",
+            "/site/101/cgroup.procs",
+            "/proc/self/cgroup",
+            "/proc/7",
+            "/dev/cgroup/101",
             "/a\n",
         ] {
             assert_eq!(at(path), None, "{path}");
