@@ -71,9 +71,16 @@ impl Host {
             Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
             Some(inner) => inner.split_once('/')?.1,
-            None => path.strip_prefix('/')?,
+            None => path
+                .strip_prefix('/')
+                .filter(|inner| !is_in_kernel_tree(inner))?,
         };
-        let group = format!("/{}", parse_group(&format!("/{group}"))?.join("/"));
+        let group = format!("/{group}");
+        let parts = parse_group(&group)?;
+        if parts.iter().any(|part| is_control_file(part)) {
+            return None;
+        }
+        let group = format!("/{}", parts.join("/"));
         // The slash may lack the value of a variable behind it.
         let is_whole = !ends_with_slash || is_named_for_job(&group);
         (is_whole && path != "/sys/fs/cgroup").then_some(group)
@@ -334,6 +341,17 @@ fn parse_group(path: &str) -> Option<Vec<&str>> {
         .then(|| strip_processes(path.split('/')))
 }
 
+/// True for a file or a directory of the kernel, such as `/proc/7/cgroup`, without the first slash.
+fn is_in_kernel_tree(path: &str) -> bool {
+    let tree = path.split('/').next().unwrap_or_default();
+    ["dev", "proc", "sys"].contains(&tree)
+}
+
+/// True for the name of a file in the directory of a group, which no group can have.
+fn is_control_file(name: &str) -> bool {
+    name == "tasks" || name.starts_with("cgroup.")
+}
+
 /// Returns the parts of the path of a group without what LSF puts behind a job: a job has several such groups.
 fn strip_processes<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut is_below_lsf = false;
@@ -373,6 +391,18 @@ pub fn is_named_for_job(group: &str) -> bool {
     let parts = parse_group(group).unwrap_or_default();
     let job = parts.split_last();
     job.is_some_and(|(last, above)| parse_job_group(above, last).is_some())
+}
+
+/// True for the parts of the path of a job's group, or of a group below one.
+pub(super) fn is_in_job_group(parts: &[&str]) -> bool {
+    (0..parts.len()).any(|nth| is_job_group(&parts[..nth], parts[nth]))
+}
+
+/// True if a group directly below the one with these parts would be a job's by a name that is no job's elsewhere.
+pub(super) fn may_have_job_group(parts: &[&str]) -> bool {
+    // Of PBS, Torque, Grid Engine and OAR; of LSF, Slurm and HTCondor.
+    let mut names = ["7", "job.7", "job_7", "condor_7"].into_iter();
+    names.any(|name| is_job_group(parts, name))
 }
 
 /// True for the group of a job, by its name and those of the groups above.
@@ -708,6 +738,13 @@ mod tests {
             "/sys/fs/cgroup",
             "/sys/fs/cgroup/",
             "/sys/fs/cgroup/memory/",
+            "/sys/fs/cgroup/memory/site/101/tasks",
+            "/sys/fs/cgroup/memory/site/101/cgroup.procs",
+            "/sys/kernel/101",
+            "/site/101/cgroup.procs",
+            "/proc/self/cgroup",
+            "/proc/7",
+            "/dev/cgroup/101",
             "/a\n",
         ] {
             assert_eq!(at(path), None, "{path}");

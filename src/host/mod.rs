@@ -26,6 +26,7 @@ mod process;
 mod process_table;
 mod program_directory;
 mod program_paths;
+mod shared_group;
 mod spawn;
 mod supervisor;
 mod surroundings;
@@ -76,6 +77,7 @@ pub use process::{
 pub use process_table::ProcessTable;
 pub use program_directory::ProgramDirectory;
 pub use program_paths::MpsPrograms;
+pub use shared_group::reason_of_shared_group;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{check_kernel, list_directory, may_write};

@@ -1,11 +1,12 @@
 //! The directory `jobs` of root's run directory: the jobs that `mig-mps job begin` has recorded.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC_MODE, RunDir, load_json, write_json};
-use crate::host::{Directory, FileResult, Process, Uid, is_job_name};
+use crate::host::{Directory, FileError, FileResult, Process, Uid, is_job_name};
 
 /// A job of a batch system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +37,7 @@ impl JobRecord {
             .collect()
     }
 
-    /// Reads the record of a job.
+    /// Reads the record of a job. Fails with `InvalidData` for the record of another job in its place.
     pub fn load(run_dir: &RunDir, id: &str) -> FileResult<Option<Self>> {
         match Self::open(run_dir)? {
             Some(directory) => Self::load_in(&directory, id),
@@ -51,7 +52,14 @@ impl JobRecord {
         } else {
             load_json::<Self>(directory, id)?
         };
-        Ok(record.filter(|record| record.id == id))
+        match record {
+            Some(record) if record.id != id => {
+                let error =
+                    FileError::new(ErrorKind::InvalidData, "it is the record of another job");
+                Err(error.at(&directory.path().join(id)))
+            }
+            record => Ok(record),
+        }
     }
 
     /// Writes the record, or replaces that of an earlier job with this id.
@@ -68,9 +76,9 @@ impl JobRecord {
         }
     }
 
-    /// The path of the record.
-    pub fn path(&self, run_dir: &RunDir) -> PathBuf {
-        run_dir.path().join(JOBS).join(&self.id)
+    /// The path of the record of the job with this id.
+    pub fn path(run_dir: &RunDir, id: &str) -> PathBuf {
+        run_dir.path().join(JOBS).join(id)
     }
 
     /// True if a process is in the job's control group.

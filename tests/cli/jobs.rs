@@ -232,9 +232,75 @@ fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
         let refused = begin(&sim, &["--pid", &pid]).ended(1);
         assert_contains(
             &refused.stderr,
-            "no batch system except Slurm has created its control group",
+            &format!("no batch system except Slurm has created the control group of pid {pid}\n"),
         );
     }
+}
+
+/// A hint of another command helps nobody who writes a prolog.
+#[test]
+fn a_word_that_names_no_single_thing_gets_a_hint_for_prologs() {
+    needs_root!();
+    let sim = Sim::served("h200", 2, &whole("").replace("index = [0]", "all = true"));
+    let gone = begin(&sim, &["--pid", "4000000"]).ended(1);
+    assert_contains(
+        &gone.stderr,
+        "error: pid 4000000 does not run\nhint: give --pid a running process",
+    );
+    let uuids = [sim.uuid("0"), sim.uuid("1")];
+    let length = uuids[0]
+        .bytes()
+        .zip(uuids[1].bytes())
+        .take_while(|(a, b)| a == b);
+    let prefix = &uuids[0][..length.count()];
+    for words in [prefix, "*"] {
+        let common = [
+            "job", "begin", "--id", "101", "--user", "root", "--cgroup", GROUP,
+        ];
+        let refused = sim
+            .run(&[&common[..], &["--devices", words]].concat())
+            .ended(2);
+        let hint = "\nhint: give --devices the names of the job's devices\n";
+        assert_contains(&refused.stderr, hint);
+        assert!(!refused.stderr.contains("mig-mps run"), "{refused:?}");
+    }
+}
+
+/// Nobody can tell which programs such a job has left.
+#[test]
+fn the_end_of_a_job_whose_record_is_damaged_names_the_record() {
+    needs_root!();
+    let sim = Sim::whole("");
+    begin(&sim, &["--cgroup", "/site/101"]).ended(0);
+    let whole = fs::read_to_string(record(&sim)).unwrap();
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/site/101");
+    let with_group = |group: &str| whole.replace("\"/site/101\"", &format!("\"{group}\""));
+    let mut damaged: Vec<String> = ["/", "", "site", ".", "//", "/site/a/101/", "/site/../101"]
+        .map(with_group)
+        .to_vec();
+    damaged.extend(["", "{", "[]", "{}", "\u{0}"].map(str::to_owned));
+    damaged.push(whole.replace("\"101\"", "\"102\""));
+    damaged.push(with_group("/system.slice/pbs.service"));
+    let hint = format!(
+        "\nhint: end the programs of the job with `mig-mps kill`, then remove {}\n",
+        record(&sim).display()
+    );
+    for text in damaged {
+        assert_ne!(text, whole);
+        fs::write(record(&sim), &text).unwrap();
+        let refused = end(&sim);
+        assert_ne!(refused.status, 0, "{text}");
+        assert_contains(&refused.stderr, &hint);
+        assert!(record(&sim).exists(), "{text}");
+    }
+    fs::remove_file(record(&sim)).unwrap();
+    fs::create_dir(record(&sim)).unwrap();
+    fs::write(record(&sim).join("file"), "").unwrap();
+    assert_contains(&end(&sim).ended(1).stderr, &hint);
+    fs::remove_dir_all(record(&sim)).unwrap();
+    end(&sim).ended(0);
+    assert!(client.finish().status.success());
 }
 
 /// A prolog runs in the control group of its job, if a batch system has made one.
@@ -316,6 +382,9 @@ fn a_directory_of_a_control_group_is_its_path() {
         "/sys/fs/cgroup",
         "/sys/fs/cgroup/",
         "/pbs_jobs.service/jobid/",
+        "/proc/self/cgroup",
+        "/sys/kernel/101",
+        "/sys/fs/cgroup/pbspro/101/cgroup.procs",
         "/a\n",
     ] {
         let refused = begin(&sim, &["--cgroup", wrong]).ended(2);
@@ -418,20 +487,42 @@ fn a_group_with_several_jobs_is_no_jobs() {
     needs_root!();
     let sim = Sim::whole("");
     let client = client_with(&sim, &[]);
-    put(&sim, &client, "/pbs_jobs.service/jobid/102.server");
+    put(&sim, &client, "/site/many/pbspro/102.server");
     for (group, why) in [
-        ("/pbs_jobs.service/jobid", "groups of jobs are below it"),
+        (
+            "/pbs_jobs.service/jobid",
+            "the batch system creates the groups of jobs below it",
+        ),
+        ("/site/many", "groups of jobs are below it"),
         (
             "/site.slice/jobs.slice",
             "its name is that of a whole slice or tree",
         ),
         ("/slurm", "its name is that of a whole slice or tree"),
+        ("/system.slice/pbs.service", "its name is that of a service"),
+        (
+            "/user.slice/user-1000.slice/user@1000.service",
+            "its name is that of a service",
+        ),
+        (
+            "/user.slice/user-1000.slice/user@1000.service/init.scope",
+            "its name is that of a service manager",
+        ),
+        (
+            "/user.slice/user-1000.slice/session-5.scope",
+            "its name is that of a login session",
+        ),
+        (
+            "/site/uid_1000",
+            "its name is that of all programs of a user",
+        ),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
             &refused.stderr,
             &format!("{group} contains more than one job: {why}"),
         );
+        assert!(!record(&sim).exists(), "{group}");
     }
     // A job that was recorded may have no programs yet.
     begin(&sim, &["--cgroup", "/site/jobs/101"]).ended(0);

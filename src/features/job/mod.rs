@@ -9,8 +9,10 @@ use crate::commands::env::{check_utf8, find_served};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Account, Pid, Uid, is_job_name, is_named_for_job, root_hint};
-use crate::node::{Served, observe_records};
+use crate::host::{
+    Account, Host, Pid, Uid, is_job_name, is_named_for_job, reason_of_shared_group, root_hint,
+};
+use crate::node::{ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
 use crate::render::{examples, note, print_json};
 use crate::shared::jobs::{end_leftovers, heal_devices};
@@ -134,7 +136,7 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_records(environment)?;
     let mut devices: Vec<&Served> = Vec::new();
     for word in args.devices.iter().flat_map(|list| split_devices(list)) {
-        let served = find_served(&node, word)?;
+        let served = find_served(&node, word).map_err(with_hint_for_prolog)?;
         if devices
             .iter()
             .all(|known| known.record.uuid != served.record.uuid)
@@ -201,6 +203,19 @@ fn split_devices(list: &str) -> Vec<&str> {
     words
 }
 
+/// The hint for several devices in the place of one, such as those of a GPU.
+const DEVICES_HINT: &str = "give --devices the names of the job's devices";
+
+/// Replaces the hint that addresses the user of another command.
+fn with_hint_for_prolog(mut error: CommandError) -> CommandError {
+    for hint in &mut error.hints {
+        if hint == ONE_DEVICE_HINT {
+            DEVICES_HINT.clone_into(hint);
+        }
+    }
+    error
+}
+
 /// Returns the error of a device that is not ready. The hints about a device for other users address these users, so the
 /// author of a prolog gets another hint.
 fn not_ready_error(cause: NotReady) -> CommandError {
@@ -219,7 +234,25 @@ fn not_ready_error(cause: NotReady) -> CommandError {
 fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let run_dir = RunDir::at(&environment.roots_run_dir());
-    let Some(record) = JobRecord::load(&run_dir, &args.id).context("cannot read the job")? else {
+    let path = JobRecord::path(&run_dir, &args.id);
+    let with_remedy = |error: CommandError| CommandError {
+        hints: vec![format!(
+            "end the programs of the job with `mig-mps kill`, then remove {}",
+            path.display()
+        )],
+        ..error
+    };
+    let found = JobRecord::load(&run_dir, &args.id);
+    // The remedy for the directory of the records is another one.
+    let is_of_record = matches!(&found, Err(error) if error.path() == Some(&path));
+    let found = found.context("cannot read the job").map_err(|error| {
+        if is_of_record {
+            with_remedy(error)
+        } else {
+            error
+        }
+    })?;
+    let Some(record) = found else {
         note(&format!(
             "job {} has not begun, or has ended already",
             args.id
@@ -227,17 +260,24 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if record.boot_id == environment.host.boot_id()? {
-        check_control_group(context, &record.control_group).map_err(|error| CommandError {
-            hints: vec![format!(
-                "end the programs of the job with `mig-mps kill`, then remove {}",
-                record.path(&run_dir).display()
-            )],
-            ..error
-        })?;
+        check_recorded_group(context, &record).map_err(with_remedy)?;
         end_leftovers(context, &record.id, |process| record.has_process(process))?;
     }
     record.remove(&run_dir)?;
     Ok(ExitStatus::Done)
+}
+
+/// Refuses the control group of a record if it has others in it by now, or if `begin` cannot have written it.
+fn check_recorded_group(context: &Context<'_>, record: &JobRecord) -> Result<()> {
+    let group = &record.control_group;
+    let host = &context.environment.host;
+    if host.control_group_at(group).as_ref() != Some(group) {
+        let id = &record.id;
+        return Err(command_error(format_args!(
+            "the record of job {id} does not contain the path of a control group"
+        )));
+    }
+    check_control_group(context, group)
 }
 
 /// Returns the records of other jobs in the control group, such as that of a slot, which a batch system uses again. Refuses a
@@ -292,7 +332,9 @@ impl GroupArgs {
         let group = match (&self.cgroup, self.pid) {
             (Some(path), _) => host.control_group_at(path).ok_or_else(|| {
                 usage_error(format_args!("{path} is not the path of a control group"))
-                    .with_hint("give --cgroup a path such as /pbs_jobs.service/jobid/7.server")
+                    .with_hint(
+                        "give --cgroup a path such as /pbs_jobs.service/jobid/7.server, or use --pid",
+                    )
             })?,
             (None, None) => host.own_job_group().ok_or_else(|| {
                 usage_error(
@@ -301,18 +343,7 @@ impl GroupArgs {
                 )
                 .with_hint("give the control group of the job with --cgroup, or a process of the job with --pid")
             })?,
-            (None, Some(pid)) => {
-                let pid = Pid(pid);
-                let process = host.find_process(pid);
-                process
-                    .and_then(|process| process.job_control_group())
-                    .ok_or_else(|| {
-                        command_error(format_args!(
-                            "pid {pid} does not run, or no batch system except Slurm has created its control group"
-                        ))
-                        .with_hint("give the control group of the job with --cgroup")
-                    })?
-            }
+            (None, Some(pid)) => find_group_of_process(host, Pid(pid))?,
         };
         check_control_group(context, &group)?;
         if host.lacks_control_group(&group) {
@@ -320,6 +351,21 @@ impl GroupArgs {
         }
         Ok(group)
     }
+}
+
+/// Returns the control group of the job to which a process belongs.
+fn find_group_of_process(host: &Host, pid: Pid) -> Result<String> {
+    let process = host.find_process(pid).ok_or_else(|| {
+        command_error(format_args!("pid {pid} does not run")).with_hint(
+            "give --pid a running process of the job, or the control group of the job with --cgroup",
+        )
+    })?;
+    process.job_control_group().ok_or_else(|| {
+        command_error(format_args!(
+            "no batch system except Slurm has created the control group of pid {pid}"
+        ))
+        .with_hint("give the control group of the job with --cgroup")
+    })
 }
 
 /// Refuses a control group that contains more than one job, or may do so: the end of the job would end the programs of
@@ -340,10 +386,10 @@ fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
         "a daemon of mig-mps is in it"
     } else if is_named_for_job(group) {
         return Ok(());
+    } else if let Some(reason) = reason_of_shared_group(group) {
+        reason
     } else if has(Pid(std::process::id())) {
         "this command is in it"
-    } else if group.strip_suffix(".slice").is_some() || group.split('/').count() == 2 {
-        "its name is that of a whole slice or tree"
     } else if host
         .read_processes()?
         .iter()
