@@ -20,6 +20,7 @@ mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use another::another_device;
+pub use apptainer::unbound_directories;
 pub use attach::{HeldClient, hold_device};
 pub use cdi_files::CdiFiles;
 pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};

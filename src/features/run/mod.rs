@@ -18,7 +18,9 @@ use crate::client::{
     usable_gpus, visible_devices,
 };
 use crate::commands::args::duration;
-use crate::commands::env::{check_joint_name, find_served, observe_usable_gpus};
+use crate::commands::env::{
+    check_joint_name, find_served, observe_usable_gpus, warn_of_unbound_directories,
+};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -144,6 +146,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     check_user_mapping(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
     reset_sigchld()?;
+    warn_of_unbound_directories();
     if args.private {
         return args.run_privately(environment);
     }
