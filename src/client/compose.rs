@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::container::CDI_KIND;
-use super::engine::{PIPE_VARIABLE, WantedInContainer};
+use super::engine::{Missing, OUTSIDE, PIPE_VARIABLE, WantedInContainer};
 use super::engine_words::values_of;
+use crate::host::quote_for_shell;
 
 /// The files that Compose looks for, and those that it merges with one of them.
 const USUAL_FILES: [&str; 4] = [
@@ -146,4 +147,35 @@ fn lines_of(text: &str) -> impl Iterator<Item = &str> {
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c))
         .filter(|word| !word.is_empty())
+}
+
+/// Returns what the services of Compose lack. `files` are those that `-f` would replace.
+pub(super) fn missing_in_compose(files: &[PathBuf], wanted: WantedInContainer<'_>) -> Missing {
+    let shown = wanted.directory.display().to_string();
+    let effect = OUTSIDE.to_owned();
+    if let Some(device) = wanted.device {
+        let here = std::env::current_dir().unwrap_or_default();
+        let files = files.iter().map(|file| {
+            let file = file.strip_prefix(&here).unwrap_or(file);
+            format!("-f {} ", quote_for_shell(&file.to_string_lossy()))
+        });
+        let (files, limits) = (files.collect::<String>(), wanted.limits);
+        let add = format!(
+            "{files}-f device.yaml, a file that `mig-mps env {device}{limits} --format compose` writes; in this file, replace \
+             the name main with that of your service"
+        );
+        return Missing {
+            lacks: vec![shown],
+            add,
+            effect,
+        };
+    }
+    let add = format!(
+        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
+    );
+    Missing {
+        lacks: vec![shown, PIPE_VARIABLE.to_owned()],
+        add,
+        effect,
+    }
 }

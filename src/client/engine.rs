@@ -1,24 +1,22 @@
 //! The container engine that a command line starts, and what a program in its container lacks.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
-use super::compose::{Given, cdi_devices, compose_files, given_by_compose};
+use super::compose::{Given, cdi_devices, compose_files, given_by_compose, missing_in_compose};
 use super::engine_words::{
     APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, mounts_of,
     split_options, values_of,
 };
-use super::launcher::Launch;
-use crate::host::{join_words, quote_for_shell};
+use crate::host::join_words;
 
 /// The variable without which a program in a container finds no daemon.
 pub(super) const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 /// The options that pass it on, with the GPUs.
-const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
+pub(super) const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
 
 /// The device that the programs in a container are to use.
 #[derive(Clone, Copy, Debug)]
@@ -52,62 +50,17 @@ impl WantedInContainer<'_> {
 }
 
 /// What a container lacks, and what brings it there.
-struct Missing {
-    lacks: Vec<String>,
-    add: String,
+pub(super) struct Missing {
+    pub lacks: Vec<String>,
+    pub add: String,
     /// What happens without it.
-    effect: String,
+    pub effect: String,
 }
 
-const OUTSIDE: &str = "the programs run outside MPS";
-
-/// Says why the program that a command line starts, perhaps by way of a launcher or in a container, would not be as `run` is
-/// asked to have it. `variable` returns a variable of the caller.
-pub fn launch_warnings(
-    words: &[OsString],
-    wanted: WantedInContainer<'_>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Vec<String> {
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let launch = Launch::of(&words);
-    if launch.starts_mig_mps() {
-        return Vec::new();
-    }
-    let call = EngineCall::of(launch.program);
-    let mut needed = vec![PIPE_VARIABLE.to_owned()];
-    let mut needs_caller = !launch.starts_only_client_of_daemon();
-    let mut of_engine = None;
-    if let Some(call) = &call {
-        let missing = call.missing_or_other(wanted, &variable);
-        needs_caller = call.needs_caller(wanted, &variable);
-        if let Some(Err(missing)) = &missing {
-            needs_caller |= missing.add.contains(PASSED_ON);
-        }
-        if call.kind == EngineKind::Apptainer {
-            needed.push(format!("{}_BINDPATH", call.engine.to_uppercase()));
-        }
-        of_engine = missing.map(|missing| match missing {
-            Ok(text) => text,
-            Err(missing) => missing.describe(call.engine),
-        });
-    }
-    let lost = launch.describe_lost(&needed, wanted.command, &variable);
-    let mut warnings: Vec<String> = lost.filter(|_| needs_caller).into_iter().collect();
-    warnings.extend(of_engine);
-    if wanted.requires_mps {
-        let of_daemon = EngineCall::daemon_of(launch.program).map(|engine| {
-            format!(
-                "--require-mps does not see the programs in a container of {engine}, because a daemon starts them; use podman \
-                 or Apptainer, or run `mig-mps status`, which shows programs outside MPS"
-            )
-        });
-        warnings.extend(of_daemon.or_else(|| launch.describe_unseen(wanted.command)));
-    }
-    warnings
-}
+pub(super) const OUTSIDE: &str = "the programs run outside MPS";
 
 impl Missing {
-    fn describe(&self, engine: &str) -> String {
+    pub fn describe(&self, engine: &str) -> String {
         let it = if self.lacks.len() > 1 { "them" } else { "it" };
         format!(
             "a container of {engine} does not have {}, and without {it} {}; add {}",
@@ -120,7 +73,7 @@ impl Missing {
 
 /// The ways in which engines take what a container gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EngineKind {
+pub(super) enum EngineKind {
     Apptainer,
     Charliecloud,
     Compose,
@@ -139,21 +92,21 @@ enum PassedVariable {
 }
 
 /// The start of a container: the engine, and its options up to the image.
-struct EngineCall<'a> {
-    engine: &'a str,
-    kind: EngineKind,
+pub(super) struct EngineCall<'a> {
+    pub engine: &'a str,
+    pub kind: EngineKind,
     options: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> EngineCall<'a> {
     /// Finds the engine that a command line starts.
-    fn of(words: &'a [Cow<'a, str>]) -> Option<Self> {
+    pub fn of(words: &'a [Cow<'a, str>]) -> Option<Self> {
         let (program, rest) = words.split_first()?;
         Self::of_engine(program.rsplit('/').next()?, rest)
     }
 
     /// Returns the engine whose daemon starts the programs that a command line is for.
-    fn daemon_of(words: &'a [Cow<'a, str>]) -> Option<&'a str> {
+    pub fn daemon_of(words: &'a [Cow<'a, str>]) -> Option<&'a str> {
         let (program, rest) = words.split_first()?;
         let engine = program.rsplit('/').next()?;
         let is_start = match engine {
@@ -220,7 +173,7 @@ impl<'a> EngineCall<'a> {
     }
 
     /// Returns what the container lacks, or says which other device it has.
-    fn missing_or_other(
+    pub fn missing_or_other(
         &self,
         wanted: WantedInContainer<'_>,
         variable: impl Fn(&str) -> Option<String>,
@@ -277,7 +230,7 @@ impl<'a> EngineCall<'a> {
     }
 
     /// True if the container gets a value from the environment of the engine.
-    fn needs_caller(
+    pub fn needs_caller(
         &self,
         wanted: WantedInContainer<'_>,
         variable: impl Fn(&str) -> Option<String>,
@@ -555,35 +508,4 @@ fn starts_services(words: &[Cow<'_, str>]) -> bool {
     let (_, rest) = split_options(words, COMPOSE);
     let verb = rest.first().map_or("", |verb| &**verb);
     ["create", "restart", "run", "scale", "start", "up", "watch"].contains(&verb)
-}
-
-/// Returns what the services of Compose lack. `files` are those that `-f` would replace.
-fn missing_in_compose(files: &[PathBuf], wanted: WantedInContainer<'_>) -> Missing {
-    let shown = wanted.directory.display().to_string();
-    let effect = OUTSIDE.to_owned();
-    if let Some(device) = wanted.device {
-        let here = std::env::current_dir().unwrap_or_default();
-        let files = files.iter().map(|file| {
-            let file = file.strip_prefix(&here).unwrap_or(file);
-            format!("-f {} ", quote_for_shell(&file.to_string_lossy()))
-        });
-        let (files, limits) = (files.collect::<String>(), wanted.limits);
-        let add = format!(
-            "{files}-f device.yaml, a file that `mig-mps env {device}{limits} --format compose` writes; in this file, replace \
-             the name main with that of your service"
-        );
-        return Missing {
-            lacks: vec![shown],
-            add,
-            effect,
-        };
-    }
-    let add = format!(
-        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
-    );
-    Missing {
-        lacks: vec![shown, PIPE_VARIABLE.to_owned()],
-        add,
-        effect,
-    }
 }

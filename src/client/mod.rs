@@ -13,6 +13,7 @@ mod compose;
 mod container;
 mod engine;
 mod engine_words;
+mod launch;
 mod launcher;
 mod no_access;
 mod ready;
@@ -25,7 +26,8 @@ pub use apptainer::unbound_directories;
 pub use attach::{HeldClient, hold_device};
 pub use cdi_files::CdiFiles;
 pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
-pub use engine::{WantedInContainer, launch_warnings};
+pub use engine::WantedInContainer;
+pub use launch::launch_warnings;
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,

@@ -41,8 +41,8 @@ use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::{Bind, bind_near, near_position};
 use notes::{
-    Asked, note_choice, note_listed, note_lost, note_not_bound, note_others, note_visible,
-    warn_of_launch, warn_of_nccl,
+    note_choice, note_listed, note_lost, note_not_bound, note_others, note_visible, warn_of_launch,
+    warn_of_nccl,
 };
 use obstacle::{RunObstacle, check_not_stopped, find_free, wait_until};
 use target::{ChooseArgs, RANKS, Target, program_variables};
@@ -154,13 +154,13 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         let devices = wait_until(args.wait, || args.free_targets(environment, count))?;
         let copies = args.spread_copies(&devices, count)?;
         if let Some(first) = devices.first() {
-            warn_of_launch(args.asked(), &first.served, None);
+            warn_of_launch(args, &first.served, None);
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return exit_with_code(code);
     }
     let (served, variables) = args.choose_device(environment)?;
-    warn_of_launch(args.asked(), &served, None);
+    warn_of_launch(args, &served, None);
     if served.record.key.is_joint() {
         note_listed(&served.record, variables.visible_gpus(&served.record).len());
     } else {
@@ -181,14 +181,6 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
 }
 
 impl RunArgs {
-    fn asked(&self) -> Asked<'_> {
-        Asked {
-            words: &self.command,
-            options: &self.options,
-            requires_mps: self.require_mps,
-        }
-    }
-
     /// Returns the device that the program runs on, with its environment.
     fn choose_device(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
@@ -323,7 +315,7 @@ impl RunArgs {
                 .into_iter()
                 .find(|place| run_dir.starts_with(place));
             let place = place.as_deref().unwrap_or(run_dir);
-            warn_of_launch(self.asked(), &device.served, Some(place));
+            warn_of_launch(self, &device.served, Some(place));
         }
         if let Some(count) = copies {
             let copies = self.spread_copies(&targets, count)?;

@@ -1,11 +1,9 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
-use std::ffi::OsString;
 use std::path::Path;
 
-use crate::client::{
-    ClientOptions, DeviceList, WantedInContainer, launch_warnings, pipe_directory,
-};
+use super::RunArgs;
+use crate::client::{DeviceList, WantedInContainer, launch_warnings, pipe_directory};
 use crate::host;
 use crate::node::{Node, Served};
 use crate::render::format::format_gib;
@@ -45,24 +43,16 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     }
 }
 
-/// What `run` is asked to do, besides the device, for the programs of a command line.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) words: &'a [OsString],
-    pub(super) options: &'a ClientOptions,
-    pub(super) requires_mps: bool,
-}
-
 /// Warns of launchers and containers that would not have the programs as asked. A private daemon is below this directory.
-pub(super) fn warn_of_launch(asked: Asked<'_>, served: &Served, private: Option<&Path>) {
+pub(super) fn warn_of_launch(args: &RunArgs, served: &Served, private: Option<&Path>) {
     let (record, run_dir) = (&served.record, &served.run_dir);
-    let (limits, limit_variables) = asked.options.limits();
+    let (limits, limit_variables) = args.options.limits();
     let target = match private {
         None => record.name.as_str(),
         Some(_) if record.key.is_joint() => "--private --joint",
         Some(_) => "--private",
     };
-    let require = if asked.requires_mps {
+    let require = if args.require_mps {
         " --require-mps"
     } else {
         ""
@@ -75,9 +65,9 @@ pub(super) fn warn_of_launch(asked: Asked<'_>, served: &Served, private: Option<
         limits: &limits,
         limit_variables: &limit_variables,
         command: &format!("mig-mps run {target}{limits}{require} --"),
-        requires_mps: asked.requires_mps,
+        requires_mps: args.require_mps,
     };
-    for warning in launch_warnings(asked.words, wanted, host::environment_variable) {
+    for warning in launch_warnings(&args.command, wanted, host::environment_variable) {
         warn(&warning);
     }
 }
