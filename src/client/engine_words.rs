@@ -160,19 +160,17 @@ pub(super) fn split_options<'a>(
                 None => (long, None, flags.long.split(' ').any(|flag| flag == long)),
             },
             // Those without a value may be together, and a value behind the last one.
-            None => match option.find(|c| !flags.short.contains(c)) {
-                Some(at) => {
-                    options.extend(option[..at].char_indices().map(flag_at));
-                    let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
-                    let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
-                    let is_given = end < option.len();
-                    (&option[at..end], is_given.then_some(value), false)
-                }
-                None => {
+            None => {
+                let Some(at) = option.find(|c| !flags.short.contains(c)) else {
                     options.extend(option.char_indices().map(flag_at));
                     continue;
-                }
-            },
+                };
+                options.extend(option[..at].char_indices().map(flag_at));
+                let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
+                let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
+                let is_given = end < option.len();
+                (&option[at..end], is_given.then_some(value), false)
+            }
         };
         let value = match (value, rest.split_first()) {
             (Some(value), _) => value,

@@ -121,7 +121,7 @@ impl ClientOptions {
         for (option, variable, value) in all {
             if let Some(value) = value {
                 let separator = if value.is_empty() { "" } else { " " };
-                options += &format!(" {option}{separator}{value}");
+                options = options + " " + option + separator + &value;
                 variables.push(variable);
             }
         }
