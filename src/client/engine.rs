@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
@@ -294,12 +295,29 @@ impl<'a> EngineCall<'a> {
         ))
     }
 
-    /// Returns the device below whose directory another pipe directory of mig-mps is.
-    fn other_device(path: &str, wanted: WantedInContainer<'_>) -> Option<String> {
-        let inner = Path::new(path)
-            .strip_prefix(wanted.directory.join("by-name"))
-            .ok()?;
-        Some(inner.iter().next()?.to_string_lossy().into_owned())
+    /// Says what happens with this value. Another pipe directory of mig-mps is that of another device.
+    fn effect(value: &PassedVariable, lacks_mount: bool, wanted: WantedInContainer<'_>) -> String {
+        let devices = wanted.directory.join("by-name");
+        match value {
+            PassedVariable::Set(path) if !lacks_mount => Path::new(path).strip_prefix(devices).ok(),
+            _ => None,
+        }
+        .and_then(|inner| inner.iter().next())
+        .map_or_else(
+            || OUTSIDE.to_owned(),
+            |other| format!("the programs are clients of device {}", other.display()),
+        )
+    }
+
+    /// Returns the mount of the directory as an option.
+    fn mount_option(&self, shown: &str, lacks_variable: bool) -> String {
+        match self.kind {
+            EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
+            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
+            EngineKind::Enroot => format!("--mount {shown}:{shown}"),
+            EngineKind::Docker if lacks_variable => format!("--volume {shown}:{shown}"),
+            _ => format!("--mount type=bind,src={shown},dst={shown}"),
+        }
     }
 
     /// Returns what the container lacks, and the options for that.
@@ -321,22 +339,17 @@ impl<'a> EngineCall<'a> {
         if is_of_device && !lacks_mount {
             return None;
         }
-        let shown = directory.display();
-        let mount = match self.kind {
-            EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
-            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
-            EngineKind::Enroot => format!("--mount {shown}:{shown}"),
-            EngineKind::Docker if !is_of_device => format!("--volume {shown}:{shown}"),
-            _ => format!("--mount type=bind,src={shown},dst={shown}"),
-        };
+        let shown = directory.display().to_string();
+        let mount = self.mount_option(&shown, !is_of_device);
         // The pipe directory of a private device has another name each time.
         let pipe = device.map(|_| format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()));
         let pass_on = match (self.kind, &pipe) {
             _ if is_of_device => None,
             (EngineKind::Docker | EngineKind::Enroot, _) => {
                 let limits = wanted.limit_variables.iter();
-                let limits: String = limits.map(|name| format!(" --env {name}")).collect();
-                Some(format!("{PASSED_ON}{limits}"))
+                let options = limits.map(|name| format!("--env {name}"));
+                let all: Vec<String> = iter::once(PASSED_ON.to_owned()).chain(options).collect();
+                Some(all.join(" "))
             }
             (EngineKind::Pyxis, _) => Some("--export=ALL".to_owned()),
             (EngineKind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
@@ -351,20 +364,13 @@ impl<'a> EngineCall<'a> {
                 options.into_iter().flatten().collect::<Vec<_>>().join(" ")
             }
         };
-        let other = match &variable {
-            PassedVariable::Set(path) if !lacks_mount => Self::other_device(path, wanted),
-            _ => None,
-        };
-        let effect = other.map_or_else(
-            || OUTSIDE.to_owned(),
-            |other| format!("the programs are clients of device {other}"),
-        );
+        let effect = Self::effect(&variable, lacks_mount, wanted);
         let lacked_variable = match (variable, pipe) {
             _ if is_of_device => None,
             (PassedVariable::Set(_), Some(pipe)) => Some(pipe),
             _ => Some(PIPE_VARIABLE.to_owned()),
         };
-        let lacks = [lacks_mount.then(|| shown.to_string()), lacked_variable];
+        let lacks = [lacks_mount.then_some(shown), lacked_variable];
         Some(Missing {
             lacks: lacks.into_iter().flatten().collect(),
             add,
@@ -450,7 +456,7 @@ impl<'a> EngineCall<'a> {
                 .filter(|word| word.contains('='))
                 .for_each(|word| found.read(word, name)),
             EngineKind::Charliecloud => {
-                values_of(&["set-env"]).for_each(|word| found.read(word, name))
+                values_of(&["set-env"]).for_each(|word| found.read(word, name));
             }
             EngineKind::Pyxis => {
                 if let Some(list) = values_of(&["export"]).next_back() {

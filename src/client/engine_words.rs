@@ -154,23 +154,23 @@ pub(super) fn split_options<'a>(
             break;
         }
         let flag_at = |(at, c): (usize, char)| (&option[at..at + c.len_utf8()], "");
-        let (name, value, is_flag) = match option.strip_prefix('-') {
-            Some(long) => match long.split_once('=') {
+        let (name, value, is_flag) = if let Some(long) = option.strip_prefix('-') {
+            match long.split_once('=') {
                 Some((name, value)) => (name, Some(value), false),
                 None => (long, None, flags.long.split(' ').any(|flag| flag == long)),
-            },
-            // Those without a value may be together, and a value behind the last one.
-            None => {
-                let Some(at) = option.find(|c| !flags.short.contains(c)) else {
-                    options.extend(option.char_indices().map(flag_at));
-                    continue;
-                };
-                options.extend(option[..at].char_indices().map(flag_at));
-                let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
-                let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
-                let is_given = end < option.len();
-                (&option[at..end], is_given.then_some(value), false)
             }
+        } else {
+            // Those without a value may be together, and a value behind the last one.
+            let at = option.find(|c| !flags.short.contains(c));
+            let together = &option[..at.unwrap_or(option.len())];
+            options.extend(together.char_indices().map(flag_at));
+            let Some(at) = at else {
+                continue;
+            };
+            let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
+            let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
+            let is_given = end < option.len();
+            (&option[at..end], is_given.then_some(value), false)
         };
         let value = match (value, rest.split_first()) {
             (Some(value), _) => value,
