@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::container::CDI_KIND;
-use super::engine::{PIPE_VARIABLE, WantedInContainer};
+use super::engine::{Missing, OUTSIDE, PIPE_VARIABLE, WantedInContainer};
 use super::engine_words::values_of;
+use crate::host::quote_for_shell;
 
 /// The files that Compose looks for, and those that it merges with one of them.
 const USUAL_FILES: [&str; 4] = [
@@ -60,26 +61,121 @@ fn usual_files(directory: &Path) -> Option<Vec<PathBuf>> {
     )
 }
 
-/// True if a text has a device as CDI names it, or the variable with its pipe directory or that of the caller.
-pub(super) fn has_device(text: &str, wanted: WantedInContainer<'_>) -> bool {
-    let is_end = |c: char| c.is_whitespace() || "\"',]".contains(c);
-    let word_of = |rest: &str| rest.split(is_end).next().unwrap_or_default().to_owned();
-    let lines = || {
-        text.lines()
-            .filter(|line| !line.trim_start().starts_with('#'))
-    };
-    let names_after = |mark: &str| -> Vec<String> {
-        lines()
-            .flat_map(|line| line.split(mark).skip(1))
-            .map(word_of)
-            .collect()
-    };
-    let is_ours = |name: &String| wanted.device == Some(name) || name == wanted.uuid;
-    let is_passed_on = |value: &str| value.is_empty() || value.starts_with('$');
-    let mut values = lines().filter_map(|line| line.split(PIPE_VARIABLE).nth(1));
-    names_after(&format!("{CDI_KIND}=")).iter().any(is_ours)
-        || values.any(|value| {
-            let value = word_of(value.trim_start_matches([':', '=', ' ', '"', '\'']));
-            is_passed_on(&value) || wanted.has_pipe(Path::new(&value))
+/// Returns the devices of the CDI file that a text names.
+pub(super) fn cdi_devices(text: &str) -> Vec<&str> {
+    let mark = format!("{CDI_KIND}=");
+    lines_of(text)
+        .flat_map(|line| {
+            line.match_indices(&mark)
+                .map(|(at, _)| &line[at + mark.len()..])
+                .collect::<Vec<_>>()
         })
+        .filter_map(|rest| words_of(rest).next())
+        .collect()
+}
+
+/// The way in which a text of Compose gives the device to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    ByItself,
+    /// With the value that the caller's variable has.
+    ByCaller,
+}
+
+/// Returns how a text gives the device: as CDI names it, or by the variable and a mount of its pipe directory.
+pub(super) fn given_by_compose(text: &str, wanted: WantedInContainer<'_>) -> Option<Given> {
+    if cdi_devices(text)
+        .into_iter()
+        .any(|name| wanted.is_named(name))
+    {
+        return Some(Given::ByItself);
+    }
+    let mounts = mounts_in(text);
+    let is_mounted = |path: &Path| {
+        mounts.iter().any(|(source, target)| {
+            let target = Path::new(target);
+            let Ok(inner) = path.strip_prefix(target) else {
+                return false;
+            };
+            // What a variable stands for is not known here.
+            let is_ours = source.contains('$') || wanted.has_pipe(&Path::new(source).join(inner));
+            target.parent().is_some() && is_ours
+        })
+    };
+    lines_of(text)
+        .filter_map(|line| line.split(PIPE_VARIABLE).nth(1))
+        .find_map(|value| {
+            let value = value.trim_start_matches([':', '=', ' ', '"', '\'']);
+            let ends = |c: char| c.is_whitespace() || "\"',]}".contains(c);
+            let value = value.split(ends).next().unwrap_or_default();
+            let is_passed_on = value.is_empty() || value.starts_with('$');
+            let (path, given) = if is_passed_on {
+                (wanted.pipes[0].as_path(), Given::ByCaller)
+            } else {
+                (Path::new(value), Given::ByItself)
+            };
+            is_mounted(path).then_some(given)
+        })
+}
+
+/// Returns the sources and targets of the mounts that a text has, as `A:B` or by keys.
+fn mounts_in(text: &str) -> Vec<(&str, &str)> {
+    let words: Vec<&str> = lines_of(text).flat_map(words_of).collect();
+    let after = |keys: [&str; 3]| {
+        let pairs = words.windows(2).filter(move |pair| keys.contains(&pair[0]));
+        pairs.map(|pair| pair[1]).collect::<Vec<&str>>()
+    };
+    let sources = after(["source", "source:", "src:"]);
+    let targets = after(["target:", "dst:", "destination:"]);
+    // Keys have any order, so any two may belong together.
+    let by_keys = sources
+        .iter()
+        .flat_map(|source| targets.iter().map(move |target| (*source, *target)));
+    let pairs = words.iter().filter_map(|word| {
+        let (source, target) = word.split_once(":/")?;
+        let target = &word[word.len() - target.len() - 1..];
+        Some((source, target.split(':').next().unwrap_or(target)))
+    });
+    pairs.chain(by_keys).collect()
+}
+
+fn lines_of(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+}
+
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c.is_whitespace() || "\"',[]{}".contains(c))
+        .filter(|word| !word.is_empty())
+}
+
+/// Returns what the services of Compose lack. `files` are those that `-f` would replace.
+pub(super) fn missing_in_compose(files: &[PathBuf], wanted: WantedInContainer<'_>) -> Missing {
+    let shown = wanted.directory.display().to_string();
+    let effect = OUTSIDE.to_owned();
+    if let Some(device) = wanted.device {
+        let here = std::env::current_dir().unwrap_or_default();
+        let files = files.iter().map(|file| {
+            let file = file.strip_prefix(&here).unwrap_or(file);
+            format!("-f {} ", quote_for_shell(&file.to_string_lossy()))
+        });
+        let (files, limits) = (files.collect::<String>(), wanted.limits);
+        let add = format!(
+            "{files}-f device.yaml, a file that `mig-mps env {device}{limits} --format compose` writes; in this file, replace \
+             the name main with that of your service"
+        );
+        return Missing {
+            lacks: vec![shown],
+            add,
+            effect,
+        };
+    }
+    let add = format!(
+        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
+    );
+    Missing {
+        lacks: vec![shown, PIPE_VARIABLE.to_owned()],
+        add,
+        effect,
+    }
 }

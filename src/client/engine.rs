@@ -1,22 +1,23 @@
 //! The container engine that a command line starts, and what a program in its container lacks.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
-use super::compose::{compose_files, has_device};
+use super::compose::{Given, cdi_devices, compose_files, given_by_compose, missing_in_compose};
 use super::engine_words::{
-    APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, flags_of_launcher,
-    mounts_of, split_options, values_of,
+    APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, mounts_of,
+    split_options, values_of,
 };
+use crate::host::join_words;
 
 /// The variable without which a program in a container finds no daemon.
 pub(super) const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 /// The options that pass it on, with the GPUs.
-const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
+pub(super) const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
 
 /// The device that the programs in a container are to use.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,13 @@ pub struct WantedInContainer<'a> {
     pub directory: &'a Path,
     /// The pipe directory by the path in the variable, and by the UUID.
     pub pipes: &'a [PathBuf; 2],
+    /// The options of `run` and `env` for the limits of the programs, each after a blank.
+    pub limits: &'a str,
+    /// The variables by which the programs have these limits.
+    pub limit_variables: &'a [&'static str],
+    /// The words `mig-mps run …` that start a program on the device.
+    pub command: &'a str,
+    pub requires_mps: bool,
 }
 
 impl WantedInContainer<'_> {
@@ -35,43 +43,38 @@ impl WantedInContainer<'_> {
     pub(super) fn has_pipe(&self, path: &Path) -> bool {
         self.pipes.iter().any(|pipe| pipe == path)
     }
+
+    /// True for a name of the device in the CDI file.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.device == Some(name) || name == self.uuid
+    }
 }
 
-/// What a container of an engine lacks, in which programs would run outside MPS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingOptions {
-    pub engine: String,
-    /// What is not in the container.
+/// What a container lacks, and what brings it there.
+pub(super) struct Missing {
     pub lacks: Vec<String>,
-    /// The options that bring it there.
     pub add: String,
+    /// What happens without it.
+    pub effect: String,
 }
 
-/// Returns what the container lacks that a command line starts, perhaps by way of a launcher, for programs on a device; `None`
-/// if it starts no container, or one that has all. `variable` returns a variable of the engine.
-pub fn missing_engine_options(
-    words: &[OsString],
-    wanted: WantedInContainer<'_>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Option<MissingOptions> {
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let call = EngineCall::find(&words)?;
-    let (lacks, add) = if call.kind == EngineKind::Compose {
-        let files = compose_files(&call.options, variable);
-        missing_in_compose(&files, wanted)?
-    } else {
-        call.missing(wanted)?
-    };
-    Some(MissingOptions {
-        engine: call.engine.to_owned(),
-        lacks,
-        add,
-    })
+pub(super) const OUTSIDE: &str = "the programs run outside MPS";
+
+impl Missing {
+    pub fn describe(&self, engine: &str) -> String {
+        let it = if self.lacks.len() > 1 { "them" } else { "it" };
+        format!(
+            "a container of {engine} does not have {}, and without {it} {}; add {}",
+            join_words(&self.lacks, "and"),
+            self.effect,
+            self.add
+        )
+    }
 }
 
 /// The ways in which engines take what a container gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EngineKind {
+pub(super) enum EngineKind {
     Apptainer,
     Charliecloud,
     Compose,
@@ -82,7 +85,7 @@ enum EngineKind {
 
 /// The value of the variable in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum PipeVariable {
+enum PassedVariable {
     /// That of the caller.
     PassedOn,
     Set(String),
@@ -90,28 +93,35 @@ enum PipeVariable {
 }
 
 /// The start of a container: the engine, and its options up to the image.
-struct EngineCall<'a> {
-    engine: &'a str,
-    kind: EngineKind,
+pub(super) struct EngineCall<'a> {
+    pub engine: &'a str,
+    pub kind: EngineKind,
     options: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> EngineCall<'a> {
-    /// Finds the engine, which the command line or one of its launchers starts.
-    fn find(mut words: &'a [Cow<'a, str>]) -> Option<Self> {
-        loop {
-            let (program, rest) = words.split_first()?;
-            let name = program.rsplit('/').next()?;
-            if let Some(call) = Self::of_engine(name, rest) {
-                return Some(call);
+    /// Finds the engine that a command line starts.
+    pub fn of(words: &'a [Cow<'a, str>]) -> Option<Self> {
+        let (program, rest) = words.split_first()?;
+        Self::of_engine(program.rsplit('/').next()?, rest)
+    }
+
+    /// Returns the engine whose daemon starts the programs that a command line is for.
+    pub fn daemon_of(words: &'a [Cow<'a, str>]) -> Option<&'a str> {
+        let (program, rest) = words.split_first()?;
+        let engine = program.rsplit('/').next()?;
+        let is_start = match engine {
+            "docker-compose" => Self::of_engine(engine, rest).is_some(),
+            "docker" | "nerdctl" | "podman-remote" => {
+                let is_call = Self::of_engine(engine, rest).is_some();
+                let (_, rest) = split_options(rest, DOCKER);
+                let mut verbs = rest.iter().skip_while(|word| **word == "container");
+                let is_verb = |verb: &Cow<'_, str>| ["exec", "restart", "start"].contains(&&**verb);
+                is_call || verbs.next().is_some_and(is_verb)
             }
-            let (_, rest) = split_options(rest, flags_of_launcher(name)?);
-            // The variables of env, and the times and CPUs of others.
-            let is_argument =
-                |word: &str| word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
-            let arguments = rest.iter().take_while(|word| is_argument(word)).count();
-            words = &rest[arguments..];
-        }
+            _ => false,
+        };
+        is_start.then_some(engine)
     }
 
     fn of_engine(engine: &'a str, words: &'a [Cow<'a, str>]) -> Option<Self> {
@@ -140,9 +150,13 @@ impl<'a> EngineCall<'a> {
                 _ => None,
             },
             "ch-run" => call(EngineKind::Charliecloud, words, CHARLIECLOUD),
-            "docker-compose" | "podman-compose" => call(EngineKind::Compose, words, COMPOSE),
+            "docker-compose" | "podman-compose" if starts_services(words) => {
+                call(EngineKind::Compose, words, COMPOSE)
+            }
             "docker" | "nerdctl" | "podman" | "podman-remote" => match after_verb(DOCKER)? {
-                ("compose", rest) => call(EngineKind::Compose, rest, COMPOSE),
+                ("compose", rest) if starts_services(rest) => {
+                    call(EngineKind::Compose, rest, COMPOSE)
+                }
                 ("run" | "create", rest) => call(EngineKind::Docker, rest, DOCKER_RUN),
                 _ => None,
             },
@@ -159,64 +173,209 @@ impl<'a> EngineCall<'a> {
         }
     }
 
+    /// Returns what the container lacks, or says which other device it has.
+    pub fn missing_or_other(
+        &self,
+        wanted: WantedInContainer<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Option<Result<String, Missing>> {
+        let texts = self.texts(&variable)?;
+        let missing = if self.kind == EngineKind::Compose {
+            if given_by_compose(&texts, wanted).is_some() {
+                return None;
+            }
+            missing_in_compose(&self.listed_files(&variable), wanted)
+        } else {
+            match self.missing(wanted) {
+                Some(missing) => missing,
+                None => return self.missing_limits(wanted).map(Err),
+            }
+        };
+        let engine = self.engine;
+        let Some(other) = cdi_devices(&texts).first().copied() else {
+            return Some(Err(missing));
+        };
+        let clients =
+            format!("the programs in a container of {engine} are clients of device {other}");
+        Some(Ok(match wanted.device {
+            Some(device) => format!(
+                "{clients} instead of device {device}; use mig-mps/device={device} in the place of mig-mps/device={other}"
+            ),
+            None => format!("{clients} instead of the private device; omit mig-mps/device={other}"),
+        }))
+    }
+
+    /// Returns the texts that may name devices: those of the files of Compose, or of options. `None` if one cannot be read, which
+    /// may have all.
+    fn texts(&self, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+        let texts: Vec<String> = match self.kind {
+            EngineKind::Compose => {
+                let files = compose_files(&self.options, variable);
+                let texts = files.iter().map(fs::read_to_string);
+                texts.collect::<Result<_, _>>().ok()?
+            }
+            EngineKind::Docker | EngineKind::Enroot => values_of(&self.options, &["device"])
+                .map(str::to_owned)
+                .collect(),
+            _ => Vec::new(),
+        };
+        Some(texts.join("\n"))
+    }
+
+    /// Returns the files of Compose that the command line does not name, and that `-f` would replace.
+    fn listed_files(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+        if values_of(&self.options, &["f", "file"]).next().is_some() {
+            return Vec::new();
+        }
+        compose_files(&self.options, variable)
+    }
+
+    /// True if the container gets a value from the environment of the engine.
+    pub fn needs_caller(
+        &self,
+        wanted: WantedInContainer<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> bool {
+        if self.kind == EngineKind::Compose {
+            let texts = self.texts(variable).unwrap_or_default();
+            return given_by_compose(&texts, wanted) == Some(Given::ByCaller);
+        }
+        let is_passed_on = self.variable(PIPE_VARIABLE) == PassedVariable::PassedOn;
+        let lacks_bind =
+            self.kind == EngineKind::Apptainer && self.host_path(&wanted.pipes[0]).is_none();
+        !self.has_cdi_device(wanted) && (is_passed_on || lacks_bind)
+    }
+
+    /// Returns the limits that are asked for and that the container lacks, where it has the device.
+    fn missing_limits(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
+        let has_none = |name: &&&str| match self.variable(name) {
+            PassedVariable::PassedOn => false,
+            PassedVariable::Set(value) => value.is_empty(),
+            PassedVariable::Unset => true,
+        };
+        let lost: Vec<&str> = wanted
+            .limit_variables
+            .iter()
+            .filter(has_none)
+            .copied()
+            .collect();
+        if lost.is_empty() {
+            return None;
+        }
+        let add = if self.has_cdi_device(wanted) {
+            // The CDI file has values of its own.
+            format!(
+                "{}, in the place of the CDI device",
+                self.options_of_env(wanted)?
+            )
+        } else {
+            lost.iter()
+                .map(|name| format!("--env {name}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        Some(Missing {
+            lacks: lost.into_iter().map(str::to_owned).collect(),
+            add,
+            effect: format!("the limits ({}) have no effect", wanted.limits.trim()),
+        })
+    }
+
+    /// Returns the advice to use the options that `env` prints.
+    fn options_of_env(&self, wanted: WantedInContainer<'_>) -> Option<String> {
+        let (engine, limits) = (self.engine, wanted.limits);
+        let format = if engine.starts_with("podman") {
+            "podman"
+        } else {
+            "docker"
+        };
+        let device = wanted.device?;
+        Some(format!(
+            "these options: {engine} run $(mig-mps env {device}{limits} --format {format}) …"
+        ))
+    }
+
+    /// Says what happens with this value. Another pipe directory of mig-mps is that of another device.
+    fn effect(value: &PassedVariable, lacks_mount: bool, wanted: WantedInContainer<'_>) -> String {
+        let devices = wanted.directory.join("by-name");
+        match value {
+            PassedVariable::Set(path) if !lacks_mount => Path::new(path).strip_prefix(devices).ok(),
+            _ => None,
+        }
+        .and_then(|inner| inner.iter().next())
+        .map_or_else(
+            || OUTSIDE.to_owned(),
+            |other| format!("the programs are clients of device {}", other.display()),
+        )
+    }
+
+    /// Returns the mount of the directory as an option.
+    fn mount_option(&self, shown: &str, lacks_variable: bool) -> String {
+        match self.kind {
+            EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
+            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
+            EngineKind::Enroot => format!("--mount {shown}:{shown}"),
+            EngineKind::Docker if lacks_variable => format!("--volume {shown}:{shown}"),
+            _ => format!("--mount type=bind,src={shown},dst={shown}"),
+        }
+    }
+
     /// Returns what the container lacks, and the options for that.
-    fn missing(&self, wanted: WantedInContainer<'_>) -> Option<(Vec<String>, String)> {
+    fn missing(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
         let WantedInContainer {
             device, directory, ..
         } = wanted;
         if self.has_cdi_device(wanted) {
             return None;
         }
-        let variable = self.pipe_variable();
+        let variable = self.variable(PIPE_VARIABLE);
         let is_of_device = match &variable {
-            PipeVariable::PassedOn => true,
-            PipeVariable::Set(path) => self.has_pipe_at(Path::new(path), wanted),
-            PipeVariable::Unset => false,
+            PassedVariable::PassedOn => true,
+            PassedVariable::Set(path) => self.has_pipe_at(Path::new(path), wanted),
+            PassedVariable::Unset => false,
         };
-        let is_elsewhere = is_of_device && variable != PipeVariable::PassedOn;
+        let is_elsewhere = is_of_device && variable != PassedVariable::PassedOn;
         let lacks_mount = !is_elsewhere && !self.has_directory(wanted);
         if is_of_device && !lacks_mount {
             return None;
         }
-        let shown = directory.display();
-        let mount = match self.kind {
-            EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
-            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
-            EngineKind::Enroot => format!("--mount {shown}:{shown}"),
-            EngineKind::Docker if !is_of_device => format!("--volume {shown}:{shown}"),
-            _ => format!("--mount type=bind,src={shown},dst={shown}"),
-        };
+        let shown = directory.display().to_string();
+        let mount = self.mount_option(&shown, !is_of_device);
         // The pipe directory of a private device has another name each time.
         let pipe = device.map(|_| format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()));
         let pass_on = match (self.kind, &pipe) {
             _ if is_of_device => None,
-            (EngineKind::Docker | EngineKind::Enroot, _) => Some(PASSED_ON.to_owned()),
+            (EngineKind::Docker | EngineKind::Enroot, _) => {
+                let limits = wanted.limit_variables.iter();
+                let options = limits.map(|name| format!("--env {name}"));
+                let all: Vec<String> = iter::once(PASSED_ON.to_owned()).chain(options).collect();
+                Some(all.join(" "))
+            }
             (EngineKind::Pyxis, _) => Some("--export=ALL".to_owned()),
             (EngineKind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
             (_, pipe) => Some(format!("--env {}", pipe.as_ref()?)),
         };
         let add = match (self.kind, device) {
-            (EngineKind::Docker, Some(device)) if lacks_mount && !is_of_device => {
-                let engine = self.engine;
-                let format = if engine.starts_with("podman") {
-                    "podman"
-                } else {
-                    "docker"
-                };
-                format!("these options: {engine} run $(mig-mps env {device} --format {format}) …")
+            (EngineKind::Docker, Some(_)) if lacks_mount && !is_of_device => {
+                self.options_of_env(wanted)?
             }
             _ => {
                 let options = [lacks_mount.then_some(mount), pass_on];
                 options.into_iter().flatten().collect::<Vec<_>>().join(" ")
             }
         };
+        let effect = Self::effect(&variable, lacks_mount, wanted);
         let lacked_variable = match (variable, pipe) {
             _ if is_of_device => None,
-            (PipeVariable::Set(_), Some(pipe)) => Some(pipe),
+            (PassedVariable::Set(_), Some(pipe)) => Some(pipe),
             _ => Some(PIPE_VARIABLE.to_owned()),
         };
-        let lacks = [lacks_mount.then(|| shown.to_string()), lacked_variable];
-        Some((lacks.into_iter().flatten().collect(), add))
+        let lacks = [lacks_mount.then_some(shown), lacked_variable];
+        Some(Missing {
+            lacks: lacks.into_iter().flatten().collect(),
+            add,
+            effect,
+        })
     }
 
     /// True if the container has the directory in which its programs look for the daemon. Apptainer has it by its variables.
@@ -271,94 +430,88 @@ impl<'a> EngineCall<'a> {
         )
     }
 
-    /// Returns the value of the variable that reaches the program.
-    fn pipe_variable(&self) -> PipeVariable {
+    /// Returns the value of a variable that reaches the program.
+    fn variable(&self, name: &str) -> PassedVariable {
         let mut found = match self.kind {
-            EngineKind::Docker | EngineKind::Enroot => PipeVariable::Unset,
-            _ => PipeVariable::PassedOn,
+            EngineKind::Docker | EngineKind::Enroot => PassedVariable::Unset,
+            _ => PassedVariable::PassedOn,
         };
         let values_of = |names: &'static [&'static str]| values_of(&self.options, names);
         if values_of(&["env-host"]).next().is_some() {
-            found = PipeVariable::PassedOn;
+            found = PassedVariable::PassedOn;
         }
-        if values_of(&["unsetenv", "unset-env"]).any(is_variable) {
-            found = PipeVariable::Unset;
+        if values_of(&["unsetenv", "unset-env"]).any(|word| is_variable(word, name)) {
+            found = PassedVariable::Unset;
         }
         // Options of one variable are stronger than those of files.
         for file in values_of(&["env-file"]) {
             match fs::read_to_string(file) {
-                Ok(text) => text.lines().for_each(|line| found.read(line)),
-                Err(_) => return PipeVariable::PassedOn,
+                Ok(text) => text.lines().for_each(|line| found.read(line, name)),
+                Err(_) => return PassedVariable::PassedOn,
             }
         }
         match self.kind {
             EngineKind::Apptainer => values_of(&["env"])
                 .flat_map(|list| list.split(','))
                 .filter(|word| word.contains('='))
-                .for_each(|word| found.read(word)),
-            EngineKind::Charliecloud => values_of(&["set-env"]).for_each(|word| found.read(word)),
+                .for_each(|word| found.read(word, name)),
+            EngineKind::Charliecloud => {
+                values_of(&["set-env"]).for_each(|word| found.read(word, name));
+            }
             EngineKind::Pyxis => {
                 if let Some(list) = values_of(&["export"]).next_back() {
                     let is_all = list.split(',').any(|word| word == "ALL");
                     found = if is_all {
-                        PipeVariable::PassedOn
+                        PassedVariable::PassedOn
                     } else {
-                        PipeVariable::Unset
+                        PassedVariable::Unset
                     };
-                    list.split(',').for_each(|word| found.read(word));
+                    list.split(',').for_each(|word| found.read(word, name));
                 }
             }
-            _ => values_of(&["e", "env"]).for_each(|word| found.read(word)),
+            _ => values_of(&["e", "env"]).for_each(|word| found.read(word, name)),
         }
         found
     }
 
     /// True for this device of the CDI file, which has all.
     fn has_cdi_device(&self, wanted: WantedInContainer<'_>) -> bool {
-        let mut options = self.options.iter();
-        matches!(self.kind, EngineKind::Docker | EngineKind::Enroot)
-            && options.any(|(name, value)| *name == "device" && has_device(value, wanted))
+        let mut options = values_of(&self.options, &["device"]);
+        let is_ours = |text: &str| {
+            cdi_devices(text)
+                .into_iter()
+                .any(|name| wanted.is_named(name))
+        };
+        matches!(self.kind, EngineKind::Docker | EngineKind::Enroot) && options.any(is_ours)
     }
 }
 
-impl PipeVariable {
+impl PassedVariable {
     /// Reads `NAME`, which passes the variable on, or `NAME=VALUE`, as files for shells have it as well.
-    fn read(&mut self, word: &str) {
+    fn read(&mut self, word: &str, name: &str) {
         let word = word.trim();
         let word = word.strip_prefix("export ").unwrap_or(word);
         match word.split_once('=') {
-            Some((PIPE_VARIABLE, value)) => {
+            Some((found, value)) if found == name => {
                 *self = Self::Set(value.trim_matches(['"', '\'']).to_owned());
             }
-            None if is_variable(word) => *self = Self::PassedOn,
+            None if is_variable(word, name) => *self = Self::PassedOn,
             _ => {}
         }
     }
 }
 
 /// True for the name of the variable, or a pattern such as `CUDA_*`.
-fn is_variable(name: &str) -> bool {
-    let is_start = |start: &str| PIPE_VARIABLE.starts_with(start);
-    name == PIPE_VARIABLE || name.strip_suffix('*').is_some_and(is_start)
+fn is_variable(word: &str, name: &str) -> bool {
+    word == name
+        || word
+            .strip_suffix('*')
+            .is_some_and(|start| name.starts_with(start))
 }
 
-/// Returns what the services of compose lack, and what to add for that.
-fn missing_in_compose(
-    files: &[PathBuf],
-    wanted: WantedInContainer<'_>,
-) -> Option<(Vec<String>, String)> {
-    // A file that cannot be read may have it.
-    let mut texts = files.iter().map(fs::read_to_string);
-    if texts.any(|text| text.map_or(true, |text| has_device(&text, wanted))) {
-        return None;
-    }
-    let shown = wanted.directory.display().to_string();
-    if let Some(device) = wanted.device {
-        let add = format!("-f device.yaml, which mig-mps env {device} --format compose writes");
-        return Some((vec![shown], add));
-    }
-    let add = format!(
-        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
-    );
-    Some((vec![shown, PIPE_VARIABLE.to_owned()], add))
+/// True for the commands of Compose that start containers.
+fn starts_services(words: &[Cow<'_, str>]) -> bool {
+    let (_, rest) = split_options(words, COMPOSE);
+    let verb = rest.first().map_or("", |verb| &**verb);
+    ["create", "restart", "run", "scale", "start", "up", "watch"].contains(&verb)
 }

@@ -14,7 +14,7 @@ const fn flags(short: &'static str, long: &'static str) -> Flags {
 }
 
 /// Programs that start another program.
-const LAUNCHERS: [(&str, Flags); 21] = [
+const LAUNCHERS: [(&str, Flags); 24] = [
     (
         "chrt",
         flags(
@@ -22,6 +22,7 @@ const LAUNCHERS: [(&str, Flags); 21] = [
             "all-tasks batch deadline fifo idle other reset-on-fork rr verbose",
         ),
     ),
+    ("doas", flags("Lns", "")),
     ("env", flags("iv0", "debug ignore-environment null")),
     ("ionice", flags("t", "ignore")),
     ("mpiexec", MPI),
@@ -30,7 +31,15 @@ const LAUNCHERS: [(&str, Flags); 21] = [
     ("nohup", flags("", "")),
     ("numactl", flags("al", "all balancing localalloc")),
     ("orterun", MPI),
+    ("pkexec", flags("", "disable-internal-agent keep-cwd")),
     ("prun", MPI),
+    (
+        "setpriv",
+        flags(
+            "",
+            "clear-groups init-groups keep-groups nnp no-new-privs reset-env",
+        ),
+    ),
     ("setsid", flags("cfw", "ctty fork wait")),
     ("srun", SRUN),
     ("stdbuf", flags("", "")),
@@ -144,21 +153,24 @@ pub(super) fn split_options<'a>(
         if option == "-" {
             break;
         }
-        let (name, value, is_flag) = match option.strip_prefix('-') {
-            Some(long) => match long.split_once('=') {
+        let flag_at = |(at, c): (usize, char)| (&option[at..at + c.len_utf8()], "");
+        let (name, value, is_flag) = if let Some(long) = option.strip_prefix('-') {
+            match long.split_once('=') {
                 Some((name, value)) => (name, Some(value), false),
                 None => (long, None, flags.long.split(' ').any(|flag| flag == long)),
-            },
+            }
+        } else {
             // Those without a value may be together, and a value behind the last one.
-            None => match option.find(|c| !flags.short.contains(c)) {
-                Some(at) => {
-                    let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
-                    let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
-                    let is_given = end < option.len();
-                    (&option[at..end], is_given.then_some(value), false)
-                }
-                None => (option, None, true),
-            },
+            let at = option.find(|c| !flags.short.contains(c));
+            let together = &option[..at.unwrap_or(option.len())];
+            options.extend(together.char_indices().map(flag_at));
+            let Some(at) = at else {
+                continue;
+            };
+            let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
+            let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
+            let is_given = end < option.len();
+            (&option[at..end], is_given.then_some(value), false)
         };
         let value = match (value, rest.split_first()) {
             (Some(value), _) => value,
@@ -253,8 +265,8 @@ mod tests {
                 DOCKER_RUN,
                 "e:A v:/a:/a p:1=2 | image",
             ),
-            ("-e= -it image", DOCKER_RUN, "e: it: | image"),
-            ("-ite A image", DOCKER_RUN, "e:A | image"),
+            ("-e= -it image", DOCKER_RUN, "e: i: t: | image"),
+            ("-ite A image", DOCKER_RUN, "i: t: e:A | image"),
             ("-- -x", DOCKER_RUN, " | -x"),
         ] {
             assert_eq!(split(line, flags), expected, "{line}");

@@ -13,6 +13,8 @@ mod compose;
 mod container;
 mod engine;
 mod engine_words;
+mod launch;
+mod launcher;
 mod no_access;
 mod ready;
 mod variables;
@@ -20,10 +22,12 @@ mod visible;
 
 pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use another::another_device;
+pub use apptainer::unbound_directories;
 pub use attach::{HeldClient, hold_device};
 pub use cdi_files::CdiFiles;
 pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
-pub use engine::{WantedInContainer, missing_engine_options};
+pub use engine::WantedInContainer;
+pub use launch::launch_warnings;
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,

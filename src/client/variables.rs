@@ -104,6 +104,30 @@ impl Failure for LimitExceeded {
 }
 
 impl ClientOptions {
+    /// Returns the limits as options, each after a blank, and the variables by which a program has them.
+    pub fn limits(&self) -> (String, Vec<&'static str>) {
+        let threads = self.threads.map(|value| value.to_string());
+        let memory = self.memory.map(|value| value.to_string());
+        let priority = self.priority.map(|value| value.to_string());
+        let per_context = self.per_context.then(String::new);
+        let all = [
+            ("--threads", THREADS, threads),
+            ("--memory", MEMORY, memory),
+            ("--priority", PRIORITY, priority),
+            ("--per-context", PER_CONTEXT, per_context),
+        ];
+        let mut options = String::new();
+        let mut variables = Vec::new();
+        for (option, variable, value) in all {
+            if let Some(value) = value {
+                let separator = if value.is_empty() { "" } else { " " };
+                options = options + " " + option + separator + &value;
+                variables.push(variable);
+            }
+        }
+        (options, variables)
+    }
+
     /// Returns the form in which a program sees a device.
     pub fn visible_or_default(&self, device: &Settings) -> Visible {
         self.visible.unwrap_or(device.visible)

@@ -2,7 +2,9 @@
 //!
 //! Devices in containers, for `env` and `cdi`.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::iter;
 
 use clap::{Args, ValueEnum};
 
@@ -10,7 +12,7 @@ use super::cdi::remark_on_nvidias_file;
 use super::{Context, no_daemon_hint, private_hint};
 use crate::client::{
     ClientOptions, ContainerDevice, DeviceList, SharedMemory, Variables, another_device,
-    check_user, usable_gpus,
+    check_user, unbound_directories, usable_gpus,
 };
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
@@ -105,6 +107,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let variables = client_variables(served, environment, &args.options, &gpus)?;
     check_utf8(&variables)?;
+    warn_of_unbound_directories();
     match args.format {
         Some(EnvFormat::Json) => print_json(&EnvDocument::new(&served.record.name, &variables))?,
         Some(EnvFormat::Dotenv) => print(&render_dotenv(variables)?)?,
@@ -116,7 +119,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 .iter()
                 .map(|(_, value)| value.to_string_lossy());
             if matches!(shell, ShellSyntax::Csh) && values.any(|value| value.contains('\n')) {
-                return Err(line_break_error("a command of csh"));
+                return Err(line_break_error("a command of csh", &variables.set));
             }
             print(&render_lines(&variables, |name, value| {
                 shell.render_line(name, value)
@@ -159,14 +162,25 @@ fn render_dotenv(variables: Variables) -> Result<String> {
     if text.lines().count() == set.len() {
         return Ok(text);
     }
-    Err(line_break_error("a line of NAME=value"))
+    Err(line_break_error("a line of NAME=value", &set))
 }
 
-fn line_break_error(form: &str) -> CommandError {
+fn line_break_error(form: &str, variables: &[(String, OsString)]) -> CommandError {
     let error = command_error(format_args!("{form} cannot have a value with a line break"));
-    error.with_hint(
-        "set MIG_MPS_RUN_DIR to a directory without a line break in its name, then apply the profile again",
-    )
+    let has_break = |(_, value): &&(String, OsString)| value.to_string_lossy().contains('\n');
+    let name = variables.iter().find(has_break).map(|(name, _)| name);
+    let setting = setting_of(name.map_or("", String::as_str));
+    error.with_hint(format!(
+        "set {setting} to a directory without a line break in its name, then apply the profile again"
+    ))
+}
+
+/// Returns the variable of mig-mps that names the directory in a variable of a client.
+fn setting_of(name: &str) -> &'static str {
+    match name {
+        "CUDA_MPS_LOG_DIRECTORY" => "MIG_MPS_LOG_DIR",
+        _ => "MIG_MPS_RUN_DIR",
+    }
 }
 
 /// Returns the lines by which a task prolog sets the variables.
@@ -228,17 +242,32 @@ pub fn check_utf8(variables: &Variables) -> Result<()> {
     else {
         return Ok(());
     };
-    let setting = match name.as_str() {
-        "CUDA_MPS_LOG_DIRECTORY" => "MIG_MPS_LOG_DIR",
-        _ => "MIG_MPS_RUN_DIR",
-    };
-    let value = value.display();
-    Err(command_error(format_args!(
-        "{value} is not UTF-8 text, which other programs need"
-    ))
-    .with_hint(format!(
-        "set {setting} to a directory whose name is UTF-8 text, then apply the profile again"
+    let shown = value.display();
+    let what = format!("{shown} is not UTF-8 text, which other programs need");
+    // The caller's own directories; the run directory is found in another variable before.
+    if name.ends_with("_BIND") || name.ends_with("_BINDPATH") {
+        let engines = ["APPTAINER", "SINGULARITY"].map(|engine| format!("{engine}_BINDPATH"));
+        let mut inherited = iter::once(name).chain(&engines);
+        let cause = inherited.find(|name| std::env::var_os(name).is_some());
+        let cause = cause.unwrap_or(name);
+        return Err(command_error(what).with_hint(format!(
+            "remove the directory whose name is not UTF-8 text from {cause}"
+        )));
+    }
+    Err(command_error(what).with_hint(format!(
+        "set {} to a directory whose name is UTF-8 text, then apply the profile again",
+        setting_of(name)
     )))
+}
+
+/// Warns of directories of the caller that no container of Apptainer gets.
+pub fn warn_of_unbound_directories() {
+    for unbound in unbound_directories(|name| std::env::var_os(name)) {
+        warn(&format!(
+            "the entry {:?} of {} is left out, because it has a control character; a container does not have this directory",
+            unbound.entry, unbound.variable
+        ));
+    }
 }
 
 /// Finds the one device with a record that a word means.

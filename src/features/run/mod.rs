@@ -18,7 +18,9 @@ use crate::client::{
     usable_gpus, visible_devices,
 };
 use crate::commands::args::duration;
-use crate::commands::env::{check_joint_name, find_served, observe_usable_gpus};
+use crate::commands::env::{
+    check_joint_name, find_served, observe_usable_gpus, warn_of_unbound_directories,
+};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -39,7 +41,7 @@ use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use near::{Bind, bind_near, near_position};
 use notes::{
-    note_choice, note_container, note_listed, note_lost, note_not_bound, note_others, note_visible,
+    note_choice, note_listed, note_lost, note_not_bound, note_others, note_visible, warn_of_launch,
     warn_of_nccl,
 };
 use obstacle::{RunObstacle, check_not_stopped, find_free, wait_until};
@@ -144,6 +146,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     check_user_mapping(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
     reset_sigchld()?;
+    warn_of_unbound_directories();
     if args.private {
         return args.run_privately(environment);
     }
@@ -151,13 +154,13 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         let devices = wait_until(args.wait, || args.free_targets(environment, count))?;
         let copies = args.spread_copies(&devices, count)?;
         if let Some(first) = devices.first() {
-            note_container(&args.command, &first.served, None);
+            warn_of_launch(args, &first.served, None);
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return exit_with_code(code);
     }
     let (served, variables) = args.choose_device(environment)?;
-    note_container(&args.command, &served, None);
+    warn_of_launch(args, &served, None);
     if served.record.key.is_joint() {
         note_listed(&served.record, variables.visible_gpus(&served.record).len());
     } else {
@@ -312,7 +315,7 @@ impl RunArgs {
                 .into_iter()
                 .find(|place| run_dir.starts_with(place));
             let place = place.as_deref().unwrap_or(run_dir);
-            note_container(&self.command, &device.served, Some(place));
+            warn_of_launch(self, &device.served, Some(place));
         }
         if let Some(count) = copies {
             let copies = self.spread_copies(&targets, count)?;

@@ -1,9 +1,9 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
-use std::ffi::OsString;
 use std::path::Path;
 
-use crate::client::{DeviceList, WantedInContainer, missing_engine_options, pipe_directory};
+use super::RunArgs;
+use crate::client::{DeviceList, WantedInContainer, launch_warnings, pipe_directory};
 use crate::host;
 use crate::node::{Node, Served};
 use crate::render::format::format_gib;
@@ -43,27 +43,32 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     }
 }
 
-/// Says what a container lacks, in which programs would run outside MPS. A private daemon is below this directory.
-pub(super) fn note_container(words: &[OsString], served: &Served, private: Option<&Path>) {
+/// Warns of launchers and containers that would not have the programs as asked. A private daemon is below this directory.
+pub(super) fn warn_of_launch(args: &RunArgs, served: &Served, private: Option<&Path>) {
     let (record, run_dir) = (&served.record, &served.run_dir);
+    let (limits, limit_variables) = args.options.limits();
+    let target = match private {
+        None => record.name.as_str(),
+        Some(_) if record.key.is_joint() => "--private --joint",
+        Some(_) => "--private",
+    };
+    let require = if args.require_mps {
+        " --require-mps"
+    } else {
+        ""
+    };
     let wanted = WantedInContainer {
         device: private.is_none().then_some(record.name.as_str()),
         uuid: &record.uuid,
         directory: private.unwrap_or(run_dir.path()),
         pipes: &[pipe_directory(served), run_dir.pipe_dir(&record.uuid)],
+        limits: &limits,
+        limit_variables: &limit_variables,
+        command: &format!("mig-mps run {target}{limits}{require} --"),
+        requires_mps: args.require_mps,
     };
-    if let Some(missing) = missing_engine_options(words, wanted, host::environment_variable) {
-        let it = if missing.lacks.len() > 1 {
-            "them"
-        } else {
-            "it"
-        };
-        warn(&format!(
-            "a container of {} does not have {}, and without {it} the programs run outside MPS; add {}",
-            missing.engine,
-            host::join_words(&missing.lacks, "and"),
-            missing.add
-        ));
+    for warning in launch_warnings(&args.command, wanted, host::environment_variable) {
+        warn(&warning);
     }
 }
 

@@ -199,6 +199,32 @@ fn no_other_directory_of_the_caller_hides_the_run_directory() {
     }
 }
 
+/// A list that a script has over several lines.
+#[test]
+fn white_space_in_the_list_of_the_caller_loses_nothing() {
+    needs_root!();
+    let sim = node();
+    let scratch = sim.node.dir().join("scratch").display().to_string();
+    let list = format!("{scratch},\n\t/opt\n");
+    let words = ["run", "0.2", "--", "apptainer", "exec", "image.sif"];
+    let words = [&words[..], &["cuda-app", "run", "0"]].concat();
+    let ran = run(&sim, &words, &[("APPTAINER_BINDPATH", &list)]).ended(0);
+    assert_contains(&ran.stdout, "mps yes");
+    assert_eq!(ran.stderr, "");
+    let printed = run(&sim, &["env", "0.2"], &[("APPTAINER_BINDPATH", &list)]).ended(0);
+    let run_dir = sim.node.run_dir().display().to_string();
+    let expected = format!("APPTAINER_BINDPATH={scratch},/opt,{run_dir}:{run_dir}:ro\n");
+    assert_contains(&printed.stdout, &expected);
+    let broken = [("SINGULARITY_BINDPATH", "/a,/b\nX=1")];
+    for words in [&["env", "0.2"][..], &["run", "0.2", "--", "true"]] {
+        assert_eq!(
+            run(&sim, words, &broken).ended(0).stderr,
+            "warning: the entry \"/b\\nX=1\" of SINGULARITY_BINDPATH is left out, because it has a control character; a \
+             container does not have this directory\n"
+        );
+    }
+}
+
 /// A container gets these variables whatever the host's environment has: the limit would lift that of the device.
 #[test]
 fn variables_for_containers_from_another_device_are_replaced() {
@@ -257,9 +283,14 @@ fn a_container_has_the_run_directory_beside_any_list_of_the_caller() {
     let sim = node();
     let run_dir = sim.node.run_dir().display().to_string();
     let above = sim.node.run_dir().parent().unwrap().display().to_string();
+    // Of two entries with one target, the engines mount the first.
+    let other = format!("/tmp:{run_dir}");
     for (variables, engine) in [
         (&[("APPTAINER_BIND", above.as_str())][..], "singularity"),
         (&[("APPTAINER_BINDPATH", &run_dir)], "singularity"),
+        (&[("APPTAINER_BIND", &other)], "apptainer"),
+        (&[("SINGULARITY_BIND", &other)], "apptainer"),
+        (&[("SINGULARITY_BIND", &other)], "singularity"),
         (
             &[("APPTAINER_BIND", ""), ("SINGULARITY_BIND", &above)],
             "apptainer",

@@ -110,6 +110,20 @@ fn no_text_names_a_directory_whose_name_is_none() {
     }
 }
 
+/// The variable of the caller is at fault then, whichever engine it is for.
+#[test]
+fn a_list_of_directories_that_is_no_text_is_named() {
+    let sim = Sim::served("a100-80gb", 1, SMALL);
+    let list = OsStr::from_bytes(b"/d\xe9");
+    for variable in ["APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"] {
+        let mut command = sim.command(&["env", "0.0"]);
+        let refused = Ran::of(command.env(variable, list)).ended(1);
+        let hint =
+            format!("hint: remove the directory whose name is not UTF-8 text from {variable}\n");
+        assert!(refused.stderr.ends_with(&hint), "{refused:?}");
+    }
+}
+
 /// Their owner could replace what root runs.
 #[test]
 fn root_is_warned_of_programs_that_another_user_can_change() {

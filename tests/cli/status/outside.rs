@@ -215,7 +215,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
 struct Engines(Sim);
 
 impl Engines {
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "apptainer",
         "ch-run",
         "docker",
@@ -227,6 +227,7 @@ impl Engines {
         "podman-remote",
         "python3",
         "srun",
+        "sudo",
         "x",
     ];
 
@@ -337,12 +338,7 @@ fn run_says_what_a_container_needs() {
             &run_dir,
             &pyxis,
         ),
-        // Another device, or another directory at the place.
-        (
-            "docker run --device mig-mps/device=0.0 image",
-            &both,
-            docker,
-        ),
+        // Another directory at the place.
         (
             "docker run -v RUN/by-name/0.0/pipe:RUN/by-name/0.0/pipe --env CUDA_MPS_PIPE_DIRECTORY image",
             &run_dir,
@@ -355,11 +351,6 @@ fn run_says_what_a_container_needs() {
         ),
         (
             "podman run -v RUN:RUN -e CUDA_MPS_PIPE_DIRECTORY=/elsewhere image",
-            &pipe,
-            variables,
-        ),
-        (
-            "podman run -v=RUN:RUN -e=CUDA_MPS_PIPE_DIRECTORY=RUN/by-name/0.0/pipe image",
             &pipe,
             variables,
         ),
@@ -530,7 +521,8 @@ fn a_second_file_of_compose_may_have_the_device() {
             let said = engines.says(&format!("{start} {options}"));
             assert_contains(
                 &said,
-                "; add -f device.yaml, which mig-mps env 0.2 --format compose writes\n",
+                "; add -f device.yaml, a file that `mig-mps env 0.2 --format compose` writes; in this file, replace the name \
+                 main with that of your service\n",
             );
         }
     }
@@ -554,10 +546,13 @@ fn the_files_that_compose_reads_without_options_may_have_the_device() {
         command.envs(variables.iter().copied());
         Ran::of(&mut command).ended(0).stderr
     };
-    let lacks = |said: &str| assert_contains(said, "; add -f device.yaml, which mig-mps env 0.2");
+    let lacks = |said: &str| {
+        assert_contains(said, "-f device.yaml, a file that `mig-mps env 0.2");
+    };
     lacks(&says("", &[]));
     fs::write(place.join("compose.yml"), "services: {}\n").unwrap();
-    lacks(&says("", &[]));
+    // With an option, Compose reads no file that it would find.
+    assert_contains(&says("", &[]), "; add -f compose.yml -f device.yaml, ");
     for name in ["compose.override.yaml", "docker-compose.override.yml"] {
         // Of another device, and of this one.
         fs::write(place.join(name), env("0.0")).unwrap();
@@ -575,16 +570,222 @@ fn the_files_that_compose_reads_without_options_may_have_the_device() {
         assert_eq!(says("", &variables), "", "{list}");
     }
     lacks(&says("", &[("COMPOSE_FILE", "compose.yml")]));
+    let run_dir = engines.directory();
+    let variable = "services:\n  main:\n    environment:\n    - CUDA_MPS_PIPE_DIRECTORY\n";
+    let value = format!("CUDA_MPS_PIPE_DIRECTORY: {run_dir}/by-name/0.2/pipe");
     for text in [
-        "services: {main: {devices: [mig-mps/device=0.2]}}",
-        "services:\n  main:\n    environment:\n    - CUDA_MPS_PIPE_DIRECTORY\n",
+        "services: {main: {devices: [mig-mps/device=0.2]}}".to_owned(),
+        format!("{variable}    volumes:\n    - {run_dir}:{run_dir}:ro\n"),
+        format!(
+            "{variable}    volumes:\n    - type: bind\n      source: {run_dir}\n      target: {run_dir}\n"
+        ),
+        format!("{variable}    volumes: [\"$RUN:{run_dir}\"]\n"),
+        format!(
+            "services: {{main: {{environment: {{{value}}}, volumes: [\"{run_dir}:{run_dir}\"]}}}}"
+        ),
     ] {
-        fs::write(place.join("compose.yml"), text).unwrap();
+        fs::write(place.join("compose.yml"), &text).unwrap();
         assert_eq!(says("", &[]), "", "{text}");
+    }
+    // The variable without a mount of the directory.
+    for text in [
+        variable.to_owned(),
+        format!("{variable}    volumes: [\"/scratch:/scratch\"]\n"),
+        format!("{variable}    volumes: [\"/scratch:{run_dir}\"]\n"),
+        format!("services:\n  main:\n    environment:\n      {value}\n"),
+    ] {
+        fs::write(place.join("compose.yml"), &text).unwrap();
+        lacks(&says("", &[]));
     }
     let text = "# mig-mps/device=0.2\nservices: {main: {devices: [\"mig-mps/device=0.0\"]}}";
     fs::write(place.join("compose.yml"), text).unwrap();
-    lacks(&says("", &[]));
+    assert_contains(
+        &says("", &[]),
+        "the programs in a container of docker are clients of device 0.0 instead of device 0.2; use mig-mps/device=0.2 in \
+         the place of mig-mps/device=0.0\n",
+    );
+}
+
+#[test]
+fn commands_that_start_no_container_of_compose_need_nothing() {
+    let engines = Engines::new();
+    let file = engines.file("compose.yaml", "services: {}\n");
+    for start in ["docker compose", "docker-compose", "nerdctl compose"] {
+        for verb in [
+            "ps", "down", "build", "version", "logs -f", "pull", "config",
+        ] {
+            let said = engines.says(&format!("{start} -f {file} {verb}"));
+            assert_eq!(said, "", "{start} {verb}");
+        }
+        for verb in ["up -d", "run main x", "create", "start", "restart"] {
+            let said = engines.says(&format!("{start} -f {file} {verb}"));
+            assert_contains(&said, " run outside MPS; add -f device.yaml");
+        }
+    }
+}
+
+#[test]
+fn a_container_with_another_device_is_told_apart() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    for engine in ["docker", "podman"] {
+        let said = engines.says(&format!("{engine} run --device mig-mps/device=0.0 image"));
+        let expected = format!(
+            "warning: the programs in a container of {engine} are clients of device 0.0 instead of device 0.2; use \
+             mig-mps/device=0.2 in the place of mig-mps/device=0.0\n"
+        );
+        assert_eq!(said, expected);
+    }
+    let said = engines.says(&format!(
+        "podman run -v={run_dir}:{run_dir} -e=CUDA_MPS_PIPE_DIRECTORY={run_dir}/by-name/0.0/pipe image"
+    ));
+    assert_contains(
+        &said,
+        ", and without it the programs are clients of device 0.0; add --env ",
+    );
+}
+
+#[test]
+fn a_launcher_that_loses_the_variables_is_named() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let kept = format!("env MIG_MPS_RUN_DIR={run_dir} mig-mps run 0.2 -- …`\n");
+    let mount = format!("-v {run_dir}:{run_dir}");
+    for (line, lost) in [
+        ("sudo x", "CUDA_MPS_PIPE_DIRECTORY"),
+        (
+            "sudo apptainer exec image x",
+            "CUDA_MPS_PIPE_DIRECTORY and APPTAINER_BINDPATH",
+        ),
+        (
+            "sudo singularity exec --cleanenv image x",
+            "CUDA_MPS_PIPE_DIRECTORY and SINGULARITY_BINDPATH",
+        ),
+        (
+            "sudo docker run MOUNT -e CUDA_MPS_PIPE_DIRECTORY image",
+            "CUDA_MPS_PIPE_DIRECTORY",
+        ),
+    ] {
+        let said = engines.says(&line.replace("MOUNT", &mount));
+        assert_contains(
+            &said,
+            &format!("warning: sudo does not pass on {lost}, and without "),
+        );
+        assert!(said.ends_with(&format!("; write `sudo {kept}")), "{said}");
+    }
+    let docker = engines
+        .0
+        .run(&["env", "0.2", "--format", "docker"])
+        .ended(0);
+    let docker = docker.stdout.trim_end().to_owned();
+    for line in [
+        "sudo docker run DOCKER image",
+        "sudo docker ps",
+        "sudo docker run --device mig-mps/device=0.2 image",
+        "sudo -E apptainer exec image x",
+        "sudo mig-mps run 0.2 -- x",
+    ] {
+        let said = engines.says(&line.replace("DOCKER", &docker));
+        assert_eq!(said, "", "{line}");
+    }
+    // Its own options bring all values in.
+    let said = engines.says("sudo docker run image");
+    assert!(!said.contains("sudo does"), "{said}");
+}
+
+#[test]
+fn limits_reach_the_programs_in_a_container() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let says = |line: &str| {
+        let line = line.replace("RUN", &run_dir);
+        let words: Vec<&str> = line.split(' ').collect();
+        let limits = ["run", "0.2", "--threads", "25", "--memory", "2G", "--"];
+        engines
+            .0
+            .run(&[&limits, &words[..]].concat())
+            .ended(0)
+            .stderr
+    };
+    assert_contains(
+        &says("docker run image"),
+        "; add these options: docker run $(mig-mps env 0.2 --threads 25 --memory 2G --format docker) …\n",
+    );
+    assert_contains(
+        &says("docker compose up"),
+        "`mig-mps env 0.2 --threads 25 --memory 2G --format compose`",
+    );
+    let names = [
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    ];
+    let [threads, memory] = names;
+    let both = format!(
+        "{threads} and {memory}, and without them the limits (--threads 25 --memory 2G) have no effect; add"
+    );
+    let device = "podman run -v RUN:RUN --env CUDA_MPS_PIPE_DIRECTORY";
+    assert_contains(
+        &says(&format!("{device} image")),
+        &format!("{both} --env {threads} --env {memory}\n"),
+    );
+    assert_contains(
+        &says(&format!("{device} -e {threads} -e {memory}= image")),
+        &format!(" does not have {memory}, and without it "),
+    );
+    assert_contains(
+        &says("podman run --device mig-mps/device=0.2 image"),
+        &format!(
+            "{both} these options: podman run $(mig-mps env 0.2 --threads 25 --memory 2G --format podman) …, in the"
+        ),
+    );
+    assert_eq!(
+        says(&format!("{device} -e {threads} -e {memory} image")),
+        ""
+    );
+    assert_eq!(says("apptainer exec image x"), "");
+}
+
+/// Their programs are no descendants of mig-mps.
+#[test]
+fn what_a_daemon_starts_is_not_seen() {
+    let engines = Engines::new();
+    let says = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let start = ["run", "0.2", "--require-mps", "--"];
+        engines
+            .0
+            .run(&[&start, &words[..]].concat())
+            .ended(0)
+            .stderr
+    };
+    for (line, engine) in [
+        ("docker run --device mig-mps/device=0.2 image", "docker"),
+        ("docker exec container x", "docker"),
+        ("docker container start container", "docker"),
+        ("nerdctl run --device mig-mps/device=0.2 image", "nerdctl"),
+        ("docker compose up", "docker"),
+        ("docker-compose up", "docker-compose"),
+        ("podman-remote run image", "podman-remote"),
+    ] {
+        let expected = format!(
+            "warning: --require-mps does not see the programs in a container of {engine}, because a daemon starts them; use \
+             podman or Apptainer, or run `mig-mps status`, which shows programs outside MPS\n"
+        );
+        assert_contains(&says(line), &expected);
+    }
+    assert_contains(
+        &says("srun x"),
+        "does not see the programs that srun has its service start; write `srun mig-mps run 0.2 --require-mps -- …`\n",
+    );
+    for line in [
+        "docker ps",
+        "docker compose ps",
+        "podman run --device mig-mps/device=0.2 image",
+        "apptainer exec image x",
+        "x",
+    ] {
+        assert_eq!(says(line), "", "{line}");
+    }
 }
 
 /// The driver knows a program in a container by its pid on the host, whatever its pid is in there.

@@ -1,0 +1,310 @@
+//! The launchers on a command line: what they do not pass on, and the programs that they start elsewhere.
+
+use std::borrow::Cow;
+
+use super::engine_words::{Flags, flags_of_launcher, split_options, values_of};
+use crate::config::RUN_DIR;
+use crate::host::{join_words, quote_for_shell};
+
+/// A command line of launchers and their program.
+pub(super) struct Launch<'a> {
+    words: &'a [Cow<'a, str>],
+    launchers: Vec<Launcher<'a>>,
+    /// The program, with its arguments.
+    pub program: &'a [Cow<'a, str>],
+}
+
+struct Launcher<'a> {
+    name: &'a str,
+    options: Vec<(&'a str, &'a str)>,
+    /// The words between its options and its program.
+    arguments: &'a [Cow<'a, str>],
+    /// The position of its program on the command line.
+    end: usize,
+}
+
+impl<'a> Launch<'a> {
+    pub fn of(words: &'a [Cow<'a, str>]) -> Self {
+        let mut launch = Self {
+            words,
+            launchers: Vec::new(),
+            program: words,
+        };
+        while let Some((name, rest)) = launch.program.split_first()
+            && let name = base_name(name)
+            && let Some(flags) = flags_of_launcher(name)
+            && let Some(launcher) = Launcher::of(name, rest, flags, words.len())
+        {
+            launch.program = &words[launcher.end..];
+            launch.launchers.push(launcher);
+        }
+        launch
+    }
+
+    /// True if mig-mps is behind the launchers, so that they need not pass anything on.
+    pub fn starts_mig_mps(&self) -> bool {
+        self.program
+            .first()
+            .is_some_and(|name| base_name(name) == "mig-mps")
+    }
+
+    /// True for an engine whose containers do not have the environment of its caller.
+    pub fn starts_only_client_of_daemon(&self) -> bool {
+        let engines = ["docker", "docker-compose", "nerdctl", "podman-remote"];
+        self.program
+            .first()
+            .is_some_and(|name| engines.contains(&base_name(name)))
+    }
+
+    /// Says which launcher does not pass these variables on. `command` is mig-mps with its options, to be put behind it.
+    pub fn describe_lost(
+        &self,
+        needed: &[String],
+        command: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Option<String> {
+        self.launchers.iter().rev().find_map(|launcher| {
+            let is_lost = |name: &&String| !launcher.passes_on(name, &variable);
+            let lost: Vec<&str> = needed.iter().filter(is_lost).map(String::as_str).collect();
+            let it = match lost.len() {
+                0 => return None,
+                1 => "it",
+                _ => "them",
+            };
+            let run_dir = variable(RUN_DIR).filter(|_| !launcher.passes_on(RUN_DIR, &variable));
+            let run_dir =
+                run_dir.map(|value| format!("env {RUN_DIR}={} ", quote_for_shell(&value)));
+            let command = run_dir.unwrap_or_default() + command;
+            Some(format!(
+                "{} does not pass on {}, and without {it} the programs run outside MPS; write `{}`",
+                launcher.name,
+                join_words(&lost, "and"),
+                self.line(launcher, &command)
+            ))
+        })
+    }
+
+    /// Says which launcher has its programs started by a service, where `--require-mps` does not see them.
+    pub fn describe_unseen(&self, command: &str) -> Option<String> {
+        let mut launchers = self.launchers.iter().rev();
+        let launcher = launchers.find(|launcher| launcher.starts_elsewhere())?;
+        Some(format!(
+            "--require-mps does not see the programs that {} has its service start; write `{}`",
+            launcher.name,
+            self.line(launcher, command)
+        ))
+    }
+
+    fn line(&self, launcher: &Launcher<'_>, command: &str) -> String {
+        let words = self.words[..launcher.end].iter();
+        let words: Vec<String> = words.map(|word| quote_for_shell(word)).collect();
+        format!("{} {command} …", words.join(" "))
+    }
+}
+
+fn base_name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+impl<'a> Launcher<'a> {
+    /// `all` is the number of words of the whole command line, at whose end the rest is.
+    fn of(name: &'a str, rest: &'a [Cow<'a, str>], flags: Flags, all: usize) -> Option<Self> {
+        let (options, rest) = split_options(rest, flags);
+        // With these options, Slurm is the engine of a container.
+        if name == "srun"
+            && options
+                .iter()
+                .any(|(name, _)| name.starts_with("container-"))
+        {
+            return None;
+        }
+        // The variables of env, and the times and CPUs of others. A lone - of env is its -i.
+        let is_argument = |word: &str| {
+            word.contains('=')
+                || word.starts_with(|c: char| c.is_ascii_digit())
+                || (name == "env" && word == "-")
+        };
+        let count = rest.iter().take_while(|word| is_argument(word)).count();
+        // Without a program it starts nothing.
+        (count < rest.len()).then(|| Self {
+            name,
+            options,
+            arguments: &rest[..count],
+            end: all - rest.len() + count,
+        })
+    }
+
+    fn has(&self, names: &[&str]) -> bool {
+        values_of(&self.options, names).next().is_some()
+    }
+
+    /// True if a list of an option has the variable, alone or with a value.
+    fn lists(&self, names: &[&str], wanted: &str) -> bool {
+        values_of(&self.options, names).any(|list| has_name(list, wanted))
+    }
+
+    /// True if the program has the variable of the caller, or its own value that the command line gives it.
+    fn passes_on(&self, name: &str, variable: impl Fn(&str) -> Option<String>) -> bool {
+        if self.arguments.iter().any(|word| {
+            let assigned = word.split_once('=').map(|(name, _)| name);
+            assigned == Some(name)
+        }) {
+            // A caller may want to leave MPS, but not to lose the run directory by a list of others.
+            return !name.ends_with("_BINDPATH");
+        }
+        match self.name {
+            "sudo" => {
+                let all = values_of(&self.options, &["preserve-env"]).any(str::is_empty);
+                all || self.has(&["E"]) || self.lists(&["preserve-env"], name)
+            }
+            "doas" | "pkexec" => false,
+            "env" => {
+                let is_empty = self.has(&["i", "ignore-environment"])
+                    || self.arguments.iter().any(|word| word == "-");
+                !is_empty && !values_of(&self.options, &["u", "unset"]).any(|word| word == name)
+            }
+            "setpriv" => !self.has(&["reset-env"]),
+            "srun" => {
+                let option = values_of(&self.options, &["export"]).next_back();
+                let list = option
+                    .map(str::to_owned)
+                    .or_else(|| variable("SLURM_EXPORT_ENV"));
+                list.is_none_or(|list| has_name(&list, "ALL") || has_name(&list, name))
+            }
+            "systemd-run" => !self.starts_elsewhere() || self.lists(&["E", "setenv"], name),
+            _ => true,
+        }
+    }
+
+    fn starts_elsewhere(&self) -> bool {
+        match self.name {
+            "srun" => true,
+            "systemd-run" => !self.has(&["scope"]),
+            _ => false,
+        }
+    }
+}
+
+fn has_name(list: &str, wanted: &str) -> bool {
+    list.split(',')
+        .any(|word| word.split('=').next() == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(line: &str) -> Option<String> {
+        let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
+        let needed = ["PIPE", "A_BINDPATH"].map(str::to_owned);
+        let found = Launch::of(&words).describe_lost(&needed, "mig-mps run 0 --", |_| None)?;
+        Some(found.replace(", and without them the programs run outside MPS", ""))
+    }
+
+    #[test]
+    fn launchers_that_lose_variables_are_named_with_a_line_that_keeps_them() {
+        for (line, launcher, kept) in [
+            ("sudo x", "sudo", "sudo"),
+            (
+                "/usr/bin/sudo -nu alice A=b x y",
+                "sudo",
+                "/usr/bin/sudo -nu alice A=b",
+            ),
+            ("sudo -E nice env -i x", "env", "sudo -E nice env -i"),
+            (
+                "sudo --preserve-env=OTHER x",
+                "sudo",
+                "sudo --preserve-env=OTHER",
+            ),
+            ("doas -u alice x", "doas", "doas -u alice"),
+            ("pkexec x", "pkexec", "pkexec"),
+            ("env - A=b x", "env", "env - A=b"),
+            ("env -iv x", "env", "env -iv"),
+            (
+                "env -u PIPE -u A_BINDPATH x",
+                "env",
+                "env -u PIPE -u A_BINDPATH",
+            ),
+            ("setpriv --reset-env x", "setpriv", "setpriv --reset-env"),
+            (
+                "srun -n 2 --export=NONE x",
+                "srun",
+                "srun -n 2 --export=NONE",
+            ),
+            ("srun --export A,B=c x", "srun", "srun --export A,B=c"),
+            (
+                "systemd-run --user -p A=b x",
+                "systemd-run",
+                "systemd-run --user -p A=b",
+            ),
+            (
+                "systemd-run -E OTHER x",
+                "systemd-run",
+                "systemd-run -E OTHER",
+            ),
+        ] {
+            let expected = format!(
+                "{launcher} does not pass on PIPE and A_BINDPATH; write `{kept} mig-mps run 0 -- …`"
+            );
+            assert_eq!(lost(line).as_deref(), Some(&*expected), "{line}");
+        }
+        for line in [
+            "env A_BINDPATH=/x x",
+            "env -u A_BINDPATH x",
+            "srun --export=PIPE x",
+        ] {
+            let found = lost(line).unwrap();
+            assert!(
+                found.contains(" does not pass on A_BINDPATH, and without it "),
+                "{found}"
+            );
+        }
+        for line in [
+            "x sudo y",
+            "sudo -E x",
+            "sudo -nE x",
+            "sudo --preserve-env x",
+            "sudo --preserve-env=PIPE,A_BINDPATH x",
+            "sudo -l",
+            "env A=b x",
+            "env PIPE=/p x",
+            "nice -n 5 x",
+            "srun --export=ALL,A=b x",
+            "srun --export=PIPE,A_BINDPATH x",
+            "srun --export=NONE --container-image=i x",
+            "systemd-run --scope x",
+            "systemd-run -E PIPE --setenv=A_BINDPATH=b x",
+            "setpriv --nnp x",
+        ] {
+            assert_eq!(lost(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_slurm_may_be_in_a_variable() {
+        let words = ["srun", "x"].map(Cow::from);
+        let says = |list: &'static str| {
+            let variable = |name: &str| (name == "SLURM_EXPORT_ENV").then(|| list.to_owned());
+            Launch::of(&words).describe_lost(&["PIPE".to_owned()], "mig-mps", variable)
+        };
+        assert!(says("NONE").is_some());
+        assert_eq!(says("ALL"), None);
+    }
+
+    #[test]
+    fn programs_that_a_service_starts_are_not_seen() {
+        let says = |line: &'static str| {
+            let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
+            Launch::of(&words).describe_unseen("mig-mps run 0 --require-mps --")
+        };
+        assert_eq!(
+            says("nice srun -n 2 x").unwrap(),
+            "--require-mps does not see the programs that srun has its service start; write \
+             `nice srun -n 2 mig-mps run 0 --require-mps -- …`"
+        );
+        assert!(says("systemd-run --user x").is_some());
+        for line in ["sudo x", "mpirun -n 2 x", "systemd-run --scope x"] {
+            assert_eq!(says(line), None, "{line}");
+        }
+    }
+}
