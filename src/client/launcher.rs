@@ -248,6 +248,10 @@ mod tests {
             );
             assert_eq!(lost(line).as_deref(), Some(&*expected), "{line}");
         }
+    }
+
+    #[test]
+    fn only_what_is_lost_is_named() {
         for line in [
             "env A_BINDPATH=/x x",
             "env -u A_BINDPATH x",
