@@ -65,16 +65,18 @@ pub struct UnboundDirectory {
 pub fn unbound_directories(
     caller: impl Fn(&str) -> Option<OsString>,
 ) -> impl Iterator<Item = UnboundDirectory> {
-    let names = ENGINES.iter().flat_map(|engine| list_names(engine));
-    names.flat_map(move |variable| {
-        let list = caller(&variable).unwrap_or_default();
-        let mut entries = split_entries(list.as_bytes());
-        entries.retain(|entry| !is_plain(entry));
-        entries.into_iter().map(move |entry| UnboundDirectory {
-            variable: variable.clone(),
-            entry: String::from_utf8_lossy(&entry).into_owned(),
+    ENGINES
+        .iter()
+        .flat_map(|engine| list_names(engine))
+        .flat_map(move |variable| {
+            let list = caller(&variable).unwrap_or_default();
+            let mut entries = split_entries(list.as_bytes());
+            entries.retain(|entry| !is_plain(entry));
+            entries.into_iter().map(move |entry| UnboundDirectory {
+                variable: variable.clone(),
+                entry: String::from_utf8_lossy(&entry).into_owned(),
+            })
         })
-    })
 }
 
 /// The lists of an engine, in the order in which it reads them.

@@ -121,9 +121,12 @@ pub(super) fn given_by_compose(text: &str, wanted: WantedInContainer<'_>) -> Opt
 /// Returns the sources and targets of the mounts that a text has, as `A:B` or by keys.
 fn mounts_in(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = lines_of(text).flat_map(words_of).collect();
-    let after = |keys: [&str; 3]| {
-        let pairs = words.windows(2).filter(move |pair| keys.contains(&pair[0]));
-        pairs.map(|pair| pair[1]).collect::<Vec<&str>>()
+    let after = |keys: [&str; 3]| -> Vec<&str> {
+        words
+            .windows(2)
+            .filter(|pair| keys.contains(&pair[0]))
+            .map(|pair| pair[1])
+            .collect()
     };
     let sources = after(["source", "source:", "src:"]);
     let targets = after(["target:", "dst:", "destination:"]);

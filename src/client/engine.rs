@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::iter;
 use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
@@ -211,8 +210,11 @@ impl<'a> EngineCall<'a> {
         let texts: Vec<String> = match self.kind {
             EngineKind::Compose => {
                 let files = compose_files(&self.options, variable);
-                let texts = files.iter().map(fs::read_to_string);
-                texts.collect::<Result<_, _>>().ok()?
+                files
+                    .iter()
+                    .map(fs::read_to_string)
+                    .collect::<Result<_, _>>()
+                    .ok()?
             }
             EngineKind::Docker | EngineKind::Enroot => values_of(&self.options, &["device"])
                 .map(str::to_owned)
@@ -346,10 +348,11 @@ impl<'a> EngineCall<'a> {
         let pass_on = match (self.kind, &pipe) {
             _ if is_of_device => None,
             (EngineKind::Docker | EngineKind::Enroot, _) => {
-                let limits = wanted.limit_variables.iter();
-                let options = limits.map(|name| format!("--env {name}"));
-                let all: Vec<String> = iter::once(PASSED_ON.to_owned()).chain(options).collect();
-                Some(all.join(" "))
+                let mut options = PASSED_ON.to_owned();
+                for name in wanted.limit_variables {
+                    options = options + " --env " + name;
+                }
+                Some(options)
             }
             (EngineKind::Pyxis, _) => Some("--export=ALL".to_owned()),
             (EngineKind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),

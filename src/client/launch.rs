@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::engine::{EngineCall, EngineKind, PASSED_ON, PIPE_VARIABLE, WantedInContainer};
-use super::launcher::Launch;
+use super::launcher::CommandLine;
 
 /// Says why the program that a command line starts, perhaps by way of a launcher or in a container, would not be as `run` is
 /// asked to have it. `variable` returns a variable of the caller.
@@ -13,7 +13,7 @@ pub fn launch_warnings(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Vec<String> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let launch = Launch::of(&words);
+    let launch = CommandLine::of(&words);
     if launch.starts_mig_mps() {
         return Vec::new();
     }
@@ -35,8 +35,10 @@ pub fn launch_warnings(
             Err(missing) => missing.describe(call.engine),
         });
     }
-    let lost = launch.describe_lost(&needed, wanted.command, &variable);
-    let mut warnings: Vec<String> = lost.filter(|_| needs_caller).into_iter().collect();
+    let mut warnings = Vec::new();
+    if needs_caller {
+        warnings.extend(launch.describe_lost(&needed, wanted.command, &variable));
+    }
     warnings.extend(of_engine);
     if wanted.requires_mps {
         let of_daemon = EngineCall::daemon_of(launch.program).map(|engine| {

@@ -7,7 +7,7 @@ use crate::config::RUN_DIR;
 use crate::host::{join_words, quote_for_shell};
 
 /// A command line of launchers and their program.
-pub(super) struct Launch<'a> {
+pub(super) struct CommandLine<'a> {
     words: &'a [Cow<'a, str>],
     launchers: Vec<Launcher<'a>>,
     /// The program, with its arguments.
@@ -23,7 +23,7 @@ struct Launcher<'a> {
     end: usize,
 }
 
-impl<'a> Launch<'a> {
+impl<'a> CommandLine<'a> {
     pub fn of(words: &'a [Cow<'a, str>]) -> Self {
         let mut launch = Self {
             words,
@@ -71,10 +71,13 @@ impl<'a> Launch<'a> {
                 1 => "it",
                 _ => "them",
             };
-            let run_dir = variable(RUN_DIR).filter(|_| !launcher.passes_on(RUN_DIR, &variable));
-            let run_dir =
-                run_dir.map(|value| format!("env {RUN_DIR}={} ", quote_for_shell(&value)));
-            let command = run_dir.unwrap_or_default() + command;
+            let set_run_dir = match variable(RUN_DIR) {
+                Some(value) if !launcher.passes_on(RUN_DIR, &variable) => {
+                    format!("env {RUN_DIR}={} ", quote_for_shell(&value))
+                }
+                _ => String::new(),
+            };
+            let command = set_run_dir + command;
             Some(format!(
                 "{} does not pass on {}, and without {it} the programs run outside MPS; write `{}`",
                 launcher.name,
@@ -96,8 +99,10 @@ impl<'a> Launch<'a> {
     }
 
     fn line(&self, launcher: &Launcher<'_>, command: &str) -> String {
-        let words = self.words[..launcher.end].iter();
-        let words: Vec<String> = words.map(|word| quote_for_shell(word)).collect();
+        let words: Vec<String> = self.words[..launcher.end]
+            .iter()
+            .map(|word| quote_for_shell(word))
+            .collect();
         format!("{} {command} …", words.join(" "))
     }
 }
@@ -145,10 +150,8 @@ impl<'a> Launcher<'a> {
 
     /// True if the program has the variable of the caller, or its own value that the command line gives it.
     fn passes_on(&self, name: &str, variable: impl Fn(&str) -> Option<String>) -> bool {
-        if self.arguments.iter().any(|word| {
-            let assigned = word.split_once('=').map(|(name, _)| name);
-            assigned == Some(name)
-        }) {
+        let is_assigned = |word: &str| word.split_once('=').is_some_and(|(own, _)| own == name);
+        if self.arguments.iter().any(|word| is_assigned(word)) {
             // A caller may want to leave MPS, but not to lose the run directory by a list of others.
             return !name.ends_with("_BINDPATH");
         }
@@ -165,8 +168,8 @@ impl<'a> Launcher<'a> {
             }
             "setpriv" => !self.has(&["reset-env"]),
             "srun" => {
-                let option = values_of(&self.options, &["export"]).next_back();
-                let list = option
+                let list = values_of(&self.options, &["export"])
+                    .next_back()
                     .map(str::to_owned)
                     .or_else(|| variable("SLURM_EXPORT_ENV"));
                 list.is_none_or(|list| has_name(&list, "ALL") || has_name(&list, name))
@@ -197,7 +200,7 @@ mod tests {
     fn lost(line: &str) -> Option<String> {
         let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
         let needed = ["PIPE", "A_BINDPATH"].map(str::to_owned);
-        let found = Launch::of(&words).describe_lost(&needed, "mig-mps run 0 --", |_| None)?;
+        let found = CommandLine::of(&words).describe_lost(&needed, "mig-mps run 0 --", |_| None)?;
         Some(found.replace(", and without them the programs run outside MPS", ""))
     }
 
@@ -289,7 +292,7 @@ mod tests {
         let words = ["srun", "x"].map(Cow::from);
         let says = |list: &'static str| {
             let variable = |name: &str| (name == "SLURM_EXPORT_ENV").then(|| list.to_owned());
-            Launch::of(&words).describe_lost(&["PIPE".to_owned()], "mig-mps", variable)
+            CommandLine::of(&words).describe_lost(&["PIPE".to_owned()], "mig-mps", variable)
         };
         assert!(says("NONE").is_some());
         assert_eq!(says("ALL"), None);
@@ -299,7 +302,7 @@ mod tests {
     fn programs_that_a_service_starts_are_not_seen() {
         let says = |line: &'static str| {
             let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
-            Launch::of(&words).describe_unseen("mig-mps run 0 --require-mps --")
+            CommandLine::of(&words).describe_unseen("mig-mps run 0 --require-mps --")
         };
         assert_eq!(
             says("nice srun -n 2 x").unwrap(),

@@ -401,8 +401,9 @@ pub(super) fn is_in_job_group(parts: &[&str]) -> bool {
 /// True if a group directly below the one with these parts would be a job's by a name that is no job's elsewhere.
 pub(super) fn may_have_job_group(parts: &[&str]) -> bool {
     // Of PBS, Torque, Grid Engine and OAR; of LSF, Slurm and HTCondor.
-    let mut names = ["7", "job.7", "job_7", "condor_7"].into_iter();
-    names.any(|name| is_job_group(parts, name))
+    ["7", "job.7", "job_7", "condor_7"]
+        .into_iter()
+        .any(|name| is_job_group(parts, name))
 }
 
 /// True for the group of a job, by its name and those of the groups above.
