@@ -12,7 +12,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     device-hung
       meaning the daemon of a device waits for a client that died, or can accept no connection
       why     every new client waits in cuInit forever
-      remedy  `mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)
+      remedy  run `mig-mps restart DEVICE` to end the server; give programs at least 64 open files (`ulimit -n`)
     ");
     assert_snapshot!(explained("805"), @"
     805
