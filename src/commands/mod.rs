@@ -254,6 +254,15 @@ pub fn remark_on_plan(node: &Node, plan: &Plan) {
     warn_of_small_limits(plan.memory_limits());
 }
 
+/// Warns if a plan takes devices away, and it is not known which pods hold shares of them.
+pub fn warn_of_unknown_pods(node: &Node, plan: &Plan) {
+    if let Some(why) = &node.pods_unknown
+        && plan.takes_devices_from_pods()
+    {
+        warn(&format!("pods that hold shares are unknown: {why}"));
+    }
+}
+
 /// Warns of memory limits that may leave no program any memory.
 pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::limit_warning) {

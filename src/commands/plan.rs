@@ -7,7 +7,7 @@ use super::profile_source::ProfileArgs;
 use super::up_request::UpRequest;
 use super::{
     Context, built_in, cdi_file, check_not_newer, describe_match, detail_for, remark_on_plan,
-    report_interrupted_change,
+    report_interrupted_change, warn_of_unknown_pods,
 };
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
@@ -89,6 +89,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     report_interrupted_change(environment);
     remark_on_plan(&node, &plan);
+    warn_of_unknown_pods(&node, &plan);
     let on_failure = OnFailure::RollBack;
     let held = apply::find_held_gpus(environment, &node, &plan, Allowed::default(), on_failure);
     if args.json {

@@ -70,7 +70,12 @@ impl Host {
         let group = match path.strip_prefix("/sys/fs/cgroup/") {
             Some(inner) if self.root.join("sys/fs/cgroup/cgroup.controllers").exists() => inner,
             // Version 1 has a tree for each controller.
-            Some(inner) => inner.split_once('/')?.1,
+            Some(inner) => {
+                let (tree, inner) = inner.split_once('/')?;
+                let trees = self.root.join("sys/fs/cgroup");
+                let is_tree = !trees.exists() || trees.join(tree).is_dir();
+                is_tree.then_some(inner)?
+            }
             None => path
                 .strip_prefix('/')
                 .filter(|inner| !is_in_kernel_tree(inner))?,
@@ -400,8 +405,8 @@ pub(super) fn is_in_job_group(parts: &[&str]) -> bool {
 
 /// True if a group directly below the one with these parts would be a job's by a name that is no job's elsewhere.
 pub(super) fn may_have_job_group(parts: &[&str]) -> bool {
-    // Of PBS, Torque, Grid Engine and OAR; of LSF, Slurm and HTCondor.
-    ["7", "job.7", "job_7", "condor_7"]
+    // Of PBS, Torque and Grid Engine; of LSF, Slurm, HTCondor and OAR.
+    ["7", "job.7", "job_7", "condor_7", "alice_7"]
         .into_iter()
         .any(|name| is_job_group(parts, name))
 }
@@ -410,18 +415,21 @@ pub(super) fn may_have_job_group(parts: &[&str]) -> bool {
 fn is_job_group(above: &[&str], name: &str) -> bool {
     let parent = above.last().copied().unwrap_or_default();
     let is_below_slurm = || above.iter().any(|group| group.contains("slurm"));
+    let has_id = |name: &str, start: &str| name.strip_prefix(start).is_some_and(begins_with_digit);
     // Slurm: slurm/uid_1000/job_7/step_0 and slurmstepd.scope/job_7/step_0; a task's group is below that of its step.
-    (name.starts_with("job_") || parent.starts_with("job_") && name.starts_with("step_"))
+    (has_id(name, "job_") || has_id(parent, "job_") && name.starts_with("step_"))
         && is_below_slurm()
         || parse_job_group(above, name).is_some()
 }
 
-/// Returns the batch system and the job in the name of a group that a system other than Slurm has made.
+/// Returns the batch system and the job in the name of a group that a system other than Slurm has made. Groups that several
+/// jobs share have no id in their names.
 fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &'a str)> {
     let parent = above.last().copied().unwrap_or_default();
     let is_below = |system: &str| above.iter().any(|group| group.contains(system));
-    let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+    let is_number = begins_with_digit(name);
     let unit = |start: &str, end: &str| name.strip_prefix(start)?.strip_suffix(end);
+    let id = |id: &&'a str| begins_with_digit(id);
     // PBS: pbs_jobs.service/jobid/7.server, with version 2 of control groups pbs_jobs.service/jobs/7.server, earlier
     // pbspro/7.server and pbspro.slice/pbspro-7.server.slice. Torque: torque/7.server.
     let of_pbs = ["jobid", "jobs", "pbs_jobs", "pbspro"];
@@ -432,13 +440,13 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
         return Some(("torque", name));
     }
     if is_below("pbs")
-        && let Some(job) = unit("pbs", ".slice")
+        && let Some((_, job)) = unit("pbs", ".slice").and_then(|unit| unit.split_once('-'))
     {
-        return Some(("pbs", job.split_once('-').map_or(job, |(_, job)| job)));
+        return Some(job).filter(id).map(|job| ("pbs", job));
     }
     // LSF: lsf/CLUSTER/job.7.PID.TIME
     if is_below("lsf")
-        && let Some(job) = name.strip_prefix("job.")
+        && let Some(job) = name.strip_prefix("job.").filter(id)
     {
         return Some(("lsf", job));
     }
@@ -446,24 +454,31 @@ fn parse_job_group<'a>(above: &[&str], name: &'a str) -> Option<(&'static str, &
     if is_number && ["AGE", "UGE", "sge"].contains(&parent) {
         return Some(("sge", name));
     }
-    if let Some(job) = unit("sge-shepherd-", ".scope") {
+    if let Some(job) = unit("sge-shepherd-", ".scope").filter(id) {
         return Some(("sge", job));
     }
     // HTCondor: htcondor/condor_var_lib_condor_execute_slot1_1@node, a group for each slot.
-    if name.starts_with("condor_") && (parent == "htcondor" || name.contains("_slot")) {
+    let is_of_condor = parent == "htcondor" || name.contains("_slot");
+    if is_of_condor && name.len() > "condor_".len() && name.starts_with("condor_") {
         return Some(("htcondor", slot_of(name)));
     }
     // OAR: oar/alice_7 and oar-u1000-j7.slice
-    if parent == "oar" {
-        return Some(("oar", name.rsplit('_').next().unwrap_or(name)));
-    }
-    if let Some((_, job)) = unit("oar-", ".slice").and_then(|unit| unit.split_once("-j")) {
-        return Some(("oar", job));
+    let of_oar = if parent == "oar" {
+        name.rsplit_once('_')
+    } else {
+        unit("oar-", ".slice").and_then(|unit| unit.split_once("-j"))
+    };
+    if let Some((_, job)) = of_oar {
+        return Some(job).filter(id).map(|job| ("oar", job));
     }
     // Flux: imp-shell-RANK-ID.service and shell-RANK-ID.service
     let of_flux = unit("imp-shell-", ".service").or_else(|| unit("shell-", ".service"))?;
     let (rank, job) = of_flux.split_once('-')?;
-    rank.parse::<u32>().ok().map(|_| ("flux", job))
+    (rank.parse::<u32>().is_ok() && !job.is_empty()).then_some(("flux", job))
+}
+
+fn begins_with_digit(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Returns the name of a group without the process id and the time that LSF puts behind a job, as in `job.7[1].4711.1700000000`.

@@ -25,6 +25,7 @@ pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
     }
     let ends_with = |end: &str| last.strip_suffix(end).is_some();
     let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let stem = last.strip_suffix(".scope").unwrap_or(last);
     if ends_with(".slice") || above.is_empty() {
         Some("its name is that of a whole slice or tree")
     } else if SYSTEMD_UNITS.into_iter().any(ends_with) {
@@ -35,6 +36,13 @@ pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
         Some("its name is that of a login session")
     } else if last.strip_prefix("uid_").is_some_and(is_number) {
         Some("its name is that of all programs of a user")
+    } else if stem.ends_with(['-', '_', '.']) {
+        // The value of a variable is missing.
+        Some("its name has no id of a job")
+    } else if *above == ["openrc"] {
+        Some("its name is that of a service")
+    } else if may_have_job_group(above) {
+        Some("its name is not that of a job")
     } else if may_have_job_group(&parts) {
         Some("the batch system creates the groups of jobs below it")
     } else if ENGINE_GROUPS.contains(last) {
@@ -87,6 +95,18 @@ mod tests {
             "/site/UGE",
             "/system.slice/condor.service/htcondor",
             "/site/oar",
+            "/pbs.slice/pbs-jobs.slice",
+            "/pbs.slice/pbspro.slice",
+            "/pbs.slice/pbs-.slice",
+            "/oar.slice/oar-u1000-j.slice",
+            "/user.slice/user-500.slice/user@500.service/imp-shell-0-.service",
+            "/openrc/pbs",
+            "/oar/system",
+            "/lsf/cluster1/job.",
+            "/slurm/uid_1000/job_",
+            "/system.slice/condor.service/htcondor/condor_",
+            "/system.slice/sge-shepherd-.scope",
+            "/site/job-",
             "/kubepods/burstable",
             "/system.slice/docker",
         ] {

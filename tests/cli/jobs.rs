@@ -368,8 +368,11 @@ fn a_directory_of_a_control_group_is_its_path() {
         let document: Value = serde_json::from_str(&begun).unwrap();
         document["control_group"].as_str().unwrap().to_owned()
     };
+    fs::create_dir_all(sim.machine("sys/fs/cgroup/memory")).unwrap();
     assert_eq!(group("/sys/fs/cgroup/memory/pbspro/101"), "/pbspro/101");
-    fs::create_dir_all(sim.machine("sys/fs/cgroup")).unwrap();
+    // Version 1 has no such tree: this is the path of version 2.
+    let refused = begin(&sim, &["--cgroup", "/sys/fs/cgroup/pbspro/102"]).ended(2);
+    assert_contains(&refused.stderr, "is not the path of a control group");
     fs::write(sim.machine("sys/fs/cgroup/cgroup.controllers"), "memory").unwrap();
     assert_eq!(group("/sys/fs/cgroup/pbspro/101"), "/pbspro/101");
     assert_eq!(group("/sys/fs/cgroup/UGE/101.1/"), "/UGE/101.1");
@@ -516,6 +519,9 @@ fn a_group_with_several_jobs_is_no_jobs() {
             "/site/uid_1000",
             "its name is that of all programs of a user",
         ),
+        ("/lsf/cluster1/job.", "its name has no id of a job"),
+        ("/oar/system", "its name is not that of a job"),
+        ("/openrc/pbs", "its name is that of a service"),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
@@ -545,6 +551,22 @@ fn a_group_with_several_jobs_is_no_jobs() {
             "error: job 101 has the control group /site/jobs/101\n",
         );
     }
+}
+
+/// A job that starts another batch system cannot keep its own epilog from ending it.
+#[test]
+fn groups_that_a_job_makes_below_its_own_end_with_it() {
+    needs_root!();
+    let sim = Sim::whole("");
+    begin(&sim, &["--cgroup", "/site/101"]).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/site/101/pbs_jobs.service/jobid/7");
+    let ended = end(&sim).ended(0);
+    assert_contains(
+        &ended.stdout,
+        &format!("job 101 left pid {} ", client.pid()),
+    );
+    assert!(!record(&sim).exists());
 }
 
 /// A batch system may have a group for each slot.

@@ -191,11 +191,16 @@ fn an_old_list_of_pods_is_no_evidence() {
     sim.edit("pods.json", |file| {
         file["at"] = "2026-01-01T00:00:00Z".into();
     });
-    let down = sim.run(&["down", "0.0"]).ended(0);
-    assert_contains(
-        &down.stderr,
-        "pods that hold shares are unknown: mig-mps-device-plugin has not reported them for a minute",
-    );
+    let without_it = sim.profile(&SHARED.replace("count = 2", "count = 1"));
+    for command in [
+        &["plan", without_it.to_str().unwrap()][..],
+        &["down", "0.0"],
+    ] {
+        assert_contains(
+            &sim.run(command).ended(0).stderr,
+            "pods that hold shares are unknown: mig-mps-device-plugin has not reported them for a minute",
+        );
+    }
     // A restart takes nothing from a pod.
     let restarted = sim.run(&["restart", "0.1", "--yes"]).ended(0);
     assert!(!restarted.stderr.contains("pods"), "{}", restarted.stderr);

@@ -13,7 +13,7 @@ use super::cdi_file::CdiRequest;
 use super::change_report::Outcome;
 use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
-use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted};
+use super::{LOCK_LIMIT, check_not_newer, pick_up_interrupted, warn_of_unknown_pods};
 use closing::ClosingProgress;
 
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
@@ -391,11 +391,7 @@ impl ChangeRun<'_> {
     /// Shows a plan with the remarks on it, in the form that the command line asks for.
     fn show_plan(&self, shown: &Planned) -> Result<()> {
         self.change.remark(&shown.node, &shown.plan);
-        if let Some(why) = &shown.node.pods_unknown
-            && shown.plan.takes_devices_from_pods()
-        {
-            warn(&format!("pods that hold shares are unknown: {why}"));
-        }
+        warn_of_unknown_pods(&shown.node, &shown.plan);
         let consent = self.options.consent;
         if !consent.is_unattended {
             Self::remark_on_recorded_changes(shown);

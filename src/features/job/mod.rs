@@ -10,7 +10,7 @@ use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Host, Pid, Uid, is_job_name, is_named_for_job, reason_of_shared_group, root_hint,
+    Account, Host, Pid, Process, Uid, is_job_name, is_named_for_job, reason_of_shared_group, root_hint,
 };
 use crate::node::{ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
@@ -333,7 +333,7 @@ impl GroupArgs {
             (Some(path), _) => host.control_group_at(path).ok_or_else(|| {
                 usage_error(format_args!("{path} is not the path of a control group"))
                     .with_hint(
-                        "give --cgroup a path such as /pbs_jobs.service/jobid/7.server, or use --pid",
+                        "give --cgroup a path such as /pbs_jobs.service/jobid/7.server, without a slash at its end, or use --pid",
                     )
             })?,
             (None, None) => host.own_job_group().ok_or_else(|| {
@@ -346,6 +346,11 @@ impl GroupArgs {
             (None, Some(pid)) => find_group_of_process(host, Pid(pid))?,
         };
         check_control_group(context, &group)?;
+        // Later ones belong to the job, which may make such groups.
+        let is_above_jobs = |process: &Process| process.is_in_job_below(&group);
+        if !is_named_for_job(&group) && host.read_processes()?.iter().any(is_above_jobs) {
+            return Err(shared_group_error(&group, "groups of jobs are below it"));
+        }
         if host.lacks_control_group(&group) {
             note(&format!("the control group {group} does not exist yet"));
         }
@@ -364,7 +369,10 @@ fn find_group_of_process(host: &Host, pid: Pid) -> Result<String> {
         command_error(format_args!(
             "no batch system except Slurm has created the control group of pid {pid}"
         ))
-        .with_hint("give the control group of the job with --cgroup")
+        .with_hint(
+            "give the control group of the job with --cgroup; for Flux, this is required if its jobs run in the control \
+             groups of their users",
+        )
     })
 }
 
@@ -390,16 +398,13 @@ fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
         reason
     } else if has(Pid(std::process::id())) {
         "this command is in it"
-    } else if host
-        .read_processes()?
-        .iter()
-        .any(|process| process.is_in_job_below(group))
-    {
-        "groups of jobs are below it"
     } else {
         return Ok(());
     };
+    Err(shared_group_error(group, what))
+}
+
+fn shared_group_error(group: &str, what: &str) -> CommandError {
     let what = format!("the control group {group} contains more than one job: {what}");
-    Err(usage_error(what)
-        .with_hint("give the control group that the batch system has created for the job"))
+    usage_error(what).with_hint("give the control group that the batch system has created for the job")
 }

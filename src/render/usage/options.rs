@@ -353,7 +353,8 @@ pub(super) fn missing_profile(mistake: &UsageMistake<'_>) -> Option<String> {
     })
 }
 
-/// Returns the form of an option that goes with others only: `--map` is for ranks, `--share` for copies, `-np 4` is `-n 4`.
+/// Returns the form of an option that goes with others only: `--map` is for ranks, `--share` for copies, `--joint` for a
+/// private daemon, `-np 4` is `-n 4`.
 pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
     if mistake.command != "run" {
         return None;
@@ -371,6 +372,8 @@ pub(super) fn incomplete_option(mistake: &UsageMistake<'_>) -> Option<String> {
         "add --by-rank or --private; --map spreads ranks"
     } else if has("--share") && mistake.lacks("--copies") {
         "add -n N, the number of copies; --share divides the SMs of a device among them"
+    } else if has("--joint") && mistake.lacks("--private") {
+        "add --private to start a private daemon for all GPUs, or name a joint device without --joint"
     } else {
         return None;
     };
