@@ -1,4 +1,4 @@
-//! Ends processes of other programs by signals.
+//! Ends processes by signals.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{Pid, ProcessHandle};
 
-/// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
+/// The time that a process may take to exit after SIGTERM. NVIDIA's programs do not handle it.
 const SIGTERM_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that the kernel may take to end a process after SIGKILL: its GPU memory has to be freed.

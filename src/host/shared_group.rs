@@ -15,7 +15,7 @@ const ENGINE_GROUPS: [&str; 5] = [
     "libpod_parent",
 ];
 
-/// Returns the reason why a control group contains more than one job, by its path; `None` for the group of a job, for a
+/// Returns the reason why a control group is not that of one job, by its path; `None` for the group of a job, for a
 /// group in it, and for a group whose name tells nothing.
 pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
     let parts: Vec<&str> = group.split('/').filter(|part| !part.is_empty()).collect();
@@ -38,7 +38,7 @@ pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
         Some("its name is that of all programs of a user")
     } else if stem.ends_with(['-', '_', '.']) {
         // The value of a variable is missing.
-        Some("its name has no id of a job")
+        Some("its name lacks the ID of a job")
     } else if *above == ["openrc"] {
         Some("its name is that of a service")
     } else if may_have_job_group(above) {
@@ -64,53 +64,94 @@ mod tests {
 
     #[test]
     fn groups_of_services_sessions_and_batch_systems_have_more_than_one_job() {
-        for group in [
-            "/system.slice",
-            "/site",
-            "/site.slice/jobs.slice",
-            "/system.slice/pbs.service",
-            "/system.slice/condor.service",
-            "/system.slice/slurmd.service",
-            "/system.slice/docker.service",
-            "/system.slice/cron.service",
-            "/system.slice/job-101.service",
-            "/system.slice/sshd.socket",
-            "/system.slice/home.mount",
-            "/user.slice/user-1000.slice/user@1000.service",
-            "/user.slice/user-1000.slice/user@1000.service/init.scope",
-            "/user.slice/user-1000.slice/user@1000.service/app.slice/dbus.service",
-            "/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope",
-            "/user.slice/user-1000.slice/session-5.scope",
-            "/user.slice/user-1000.slice/session-c5.scope",
-            "/slurm/uid_1000",
-            "/slurm_n1/system",
-            "/site/uid_1000",
-            "/system.slice/slurmstepd.scope",
-            "/system.slice/n1_slurmstepd.scope/system",
-            "/pbs_jobs.service/jobid",
-            "/pbs_jobs.service/jobs",
-            "/system.slice/pbs.service/pbspro",
-            "/site/torque",
-            "/lsf/cluster1",
-            "/site/UGE",
-            "/system.slice/condor.service/htcondor",
-            "/site/oar",
-            "/pbs.slice/pbs-jobs.slice",
-            "/pbs.slice/pbspro.slice",
-            "/pbs.slice/pbs-.slice",
-            "/oar.slice/oar-u1000-j.slice",
-            "/user.slice/user-500.slice/user@500.service/imp-shell-0-.service",
-            "/openrc/pbs",
-            "/oar/system",
-            "/lsf/cluster1/job.",
-            "/slurm/uid_1000/job_",
-            "/system.slice/condor.service/htcondor/condor_",
-            "/system.slice/sge-shepherd-.scope",
-            "/site/job-",
-            "/kubepods/burstable",
-            "/system.slice/docker",
+        for (reason, groups) in [
+            (
+                "that of a whole slice or tree",
+                &[
+                    "/system.slice",
+                    "/site",
+                    "/site.slice/jobs.slice",
+                    "/pbs.slice/pbs-jobs.slice",
+                    "/pbs.slice/pbspro.slice",
+                    "/pbs.slice/pbs-.slice",
+                    "/oar.slice/oar-u1000-j.slice",
+                ][..],
+            ),
+            (
+                "that of a service",
+                &[
+                    "/system.slice/pbs.service",
+                    "/system.slice/condor.service",
+                    "/system.slice/slurmd.service",
+                    "/system.slice/docker.service",
+                    "/system.slice/cron.service",
+                    "/system.slice/job-101.service",
+                    "/system.slice/sshd.socket",
+                    "/system.slice/home.mount",
+                    "/openrc/pbs",
+                    "/user.slice/user-1000.slice/user@1000.service",
+                    "/user.slice/user-1000.slice/user@1000.service/app.slice/dbus.service",
+                    "/user.slice/user-500.slice/user@500.service/imp-shell-0-.service",
+                ],
+            ),
+            (
+                "that of a service manager",
+                &["/user.slice/user-1000.slice/user@1000.service/init.scope"],
+            ),
+            (
+                "that of a login session",
+                &[
+                    "/user.slice/user-1000.slice/session-5.scope",
+                    "/user.slice/user-1000.slice/session-c5.scope",
+                ],
+            ),
+            (
+                "that of all programs of a user",
+                &["/slurm/uid_1000", "/site/uid_1000"],
+            ),
+            (
+                "lacks the ID of a job",
+                &[
+                    "/lsf/cluster1/job.",
+                    "/slurm/uid_1000/job_",
+                    "/system.slice/condor.service/htcondor/condor_",
+                    "/system.slice/sge-shepherd-.scope",
+                    "/site/job-",
+                ],
+            ),
+            (
+                "not that of a job",
+                &["/slurm_n1/system", "/lsf/cluster1", "/oar/system"],
+            ),
+            (
+                "creates the groups of jobs below it",
+                &[
+                    "/system.slice/slurmstepd.scope",
+                    "/pbs_jobs.service/jobid",
+                    "/pbs_jobs.service/jobs",
+                    "/system.slice/pbs.service/pbspro",
+                    "/site/torque",
+                    "/site/UGE",
+                    "/system.slice/condor.service/htcondor",
+                    "/site/oar",
+                ],
+            ),
+            (
+                "that of all containers",
+                &["/kubepods/burstable", "/system.slice/docker"],
+            ),
+            (
+                "that of a user's application",
+                &["/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope"],
+            ),
         ] {
-            assert!(reason_of_shared_group(group).is_some(), "{group}");
+            for group in groups {
+                let found = reason_of_shared_group(group);
+                assert!(
+                    found.is_some_and(|found| found.ends_with(reason)),
+                    "{group}: {found:?}"
+                );
+            }
         }
     }
 

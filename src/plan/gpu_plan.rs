@@ -217,8 +217,9 @@ impl Plan {
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
                 let newer = &gpu.compute_modes;
+                let index = |change: &ModeChange| change.joint_gpu.or(gpu.index);
                 own.compute_modes
-                    .retain(|old| newer.iter().all(|new| new.joint_gpu != old.joint_gpu));
+                    .retain(|old| newer.iter().all(|new| index(new) != index(old)));
                 own.compute_modes.extend(newer.iter().cloned());
             } else {
                 self.gpus.push(gpu.clone());

@@ -51,7 +51,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
     up_with(node, profile, run_dir, caller, Unselected::Stay)
 }
 
-/// Plans to apply a profile as [`up`] does, with what becomes of daemons on GPUs that no block selects.
+/// Plans to apply a profile as [`up`] does. `unselected` decides about daemons on GPUs that no block selects.
 pub fn up_with(
     node: &Node,
     profile: &Profile,

@@ -240,8 +240,8 @@ struct ComputeModeChange {
 /// The change of the compute mode of one GPU.
 #[derive(Debug, Serialize, JsonSchema)]
 struct GpuComputeMode {
-    /// NVML's index of the GPU; null if it cannot be seen.
-    index: Option<u32>,
+    /// NVML's index of the GPU.
+    index: u32,
     #[serde(flatten)]
     change: ComputeModeChange,
 }
@@ -321,9 +321,11 @@ impl PlannedGpu {
             compute_modes: gpu
                 .compute_modes
                 .iter()
-                .map(|change| GpuComputeMode {
-                    index: change.joint_gpu.or(gpu.index),
-                    change: change.into(),
+                .filter_map(|change| {
+                    Some(GpuComputeMode {
+                        index: change.joint_gpu.or(gpu.index)?,
+                        change: change.into(),
+                    })
                 })
                 .collect(),
             disrupts: stops.iter().flat_map(|stop| stop.clients.clone()).collect(),

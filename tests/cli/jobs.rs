@@ -232,7 +232,7 @@ fn the_control_group_of_a_process_of_the_job_is_the_jobs() {
         let refused = begin(&sim, &["--pid", &pid]).ended(1);
         assert_contains(
             &refused.stderr,
-            &format!("no batch system except Slurm has created the control group of pid {pid}\n"),
+            &format!("the control group of pid {pid} was not created by a batch system"),
         );
     }
 }
@@ -409,7 +409,7 @@ fn a_control_group_of_others_is_no_jobs() {
     let refused = begin(&sim, &["--cgroup", "/system.slice"]).ended(2);
     assert_contains(
         &refused.stderr,
-        "/system.slice contains more than one job: a daemon of mig-mps is in it",
+        "/system.slice is not that of one job: a daemon of mig-mps is in it",
     );
     sim.fake_proc("1", "cgroup", "0::/init.scope\n");
     let refused = begin(&sim, &["--cgroup", "/init.scope"]).ended(2);
@@ -519,14 +519,14 @@ fn a_group_with_several_jobs_is_no_jobs() {
             "/site/uid_1000",
             "its name is that of all programs of a user",
         ),
-        ("/lsf/cluster1/job.", "its name has no id of a job"),
+        ("/lsf/cluster1/job.", "its name lacks the ID of a job"),
         ("/oar/system", "its name is not that of a job"),
         ("/openrc/pbs", "its name is that of a service"),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
             &refused.stderr,
-            &format!("{group} contains more than one job: {why}"),
+            &format!("{group} is not that of one job: {why}"),
         );
         assert!(!record(&sim).exists(), "{group}");
     }

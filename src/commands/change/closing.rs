@@ -14,7 +14,7 @@ use crate::commands::args::IN_USE_HINT;
 use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::lock_node;
 use crate::error::{CommandError, Result, declined_by_user};
-use crate::failure::{ExitStatus, Problem};
+use crate::failure::{ExitStatus, Failure as _, Problem};
 use crate::host::{Environment, join_words, name_devices};
 use crate::node::{Closer, Device, Node, Served};
 use crate::plan::{Plan, Refusal, Step, Stop};
@@ -326,7 +326,7 @@ impl ChangeRun<'_> {
     fn interrupted_error(&self) -> CommandError {
         let closed = self.still_closed();
         let names = sorted_names(closed.values().copied());
-        let follows = self.what_heal_does(closed.keys().copied());
+        let follows = self.what_heal_does(&closed);
         let stay = match names.as_slice() {
             [] => {
                 let what = "Interrupted. No device is closed. To continue the change, run the same command again.";
@@ -365,22 +365,34 @@ impl ChangeRun<'_> {
     }
 
     /// Says what `heal` does with closed devices when their programs have exited.
-    fn what_heal_does<'u>(&self, uuids: impl IntoIterator<Item = &'u str>) -> &'static str {
-        let has_next = |uuid| {
+    fn what_heal_does(&self, closed: &BTreeMap<&str, &ClosedDevice>) -> String {
+        let has_next = |uuid: &&str| {
             let record = self.state.load_record(uuid).ok().flatten();
             let closing = record.and_then(|record| record.closing);
             closing.is_some_and(|closing| closing.next.is_some())
         };
-        if uuids.into_iter().any(has_next) {
-            "replaces the daemons"
-        } else {
-            "leaves the devices stopped"
+        let (replaced, stopped): (Vec<_>, Vec<_>) = closed.keys().copied().partition(has_next);
+        let names = |uuids: &[&str]| {
+            name_devices(&sorted_names(
+                uuids.iter().filter_map(|uuid| closed.get(uuid).copied()),
+            ))
+        };
+        match (replaced.as_slice(), stopped.as_slice()) {
+            ([_], []) => "replaces the daemon".to_owned(),
+            (_, []) => "replaces the daemons".to_owned(),
+            ([], [_]) => "leaves the device stopped".to_owned(),
+            ([], _) => "leaves the devices stopped".to_owned(),
+            _ => format!(
+                "leaves {} stopped and replaces the other daemons",
+                names(&stopped)
+            ),
         }
     }
 
     /// The error of a change whose time is over. The devices that it has closed stay closed.
     fn time_over_error(&self, part: &Plan, parts: usize) -> CommandError {
-        let who = if let Err(refusal) = part.permit("") {
+        let refusal = part.permit("").err();
+        let who = if let Some(refusal) = &refusal {
             refusal.to_string()
         } else {
             let is_idle = |stop: &&Stop| {
@@ -405,16 +417,24 @@ impl ChangeRun<'_> {
             ),
         };
         let what = format!("timed out (--drain): {who}{rest}");
-        CommandError::new(ExitStatus::Refused, what)
-            .with_hint(self.hint_to_wait())
-            .with_hint(
-                "end the programs with kill(1), not with `mig-mps kill`, or run `mig-mps up` to cancel the change",
-            )
+        let error = CommandError::new(ExitStatus::Refused, what);
+        let closed = self.still_closed();
+        if closed.is_empty() {
+            let hint = refusal
+                .and_then(|refusal| refusal.hint())
+                .filter(|hint| !hint.is_empty());
+            return error.with_hint(hint.unwrap_or_else(|| {
+                "wait until the remaining programs have exited, and run the same command again; no device is closed"
+                    .to_owned()
+            }));
+        }
+        error.with_hint(self.hint_to_wait(&closed)).with_hint(
+            "end the programs with kill(1), not with `mig-mps kill`, or run `mig-mps up` to cancel the change",
+        )
     }
 
     /// Says which devices stay closed after the time limit, and what follows.
-    fn hint_to_wait(&self) -> String {
-        let closed = self.still_closed();
+    fn hint_to_wait(&self, closed: &BTreeMap<&str, &ClosedDevice>) -> String {
         let names = sorted_names(closed.values().copied());
         let stay = if names.len() == 1 { "stays" } else { "stay" };
         let again = if self.change.is_verified() {
@@ -422,14 +442,10 @@ impl ChangeRun<'_> {
         } else {
             ""
         };
-        if names.is_empty() {
-            return "wait until the remaining programs have exited, and run the same command again; no device is closed"
-                .to_owned();
-        }
         format!(
             "wait until the remaining programs have exited; {} {stay} closed, and `mig-mps heal` then {}{again}",
             name_devices(&names),
-            self.what_heal_does(closed.keys().copied())
+            self.what_heal_does(closed)
         )
     }
 

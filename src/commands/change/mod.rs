@@ -146,7 +146,7 @@ impl<'a> ChangeOptions<'a> {
         if !change.needs_driver() {
             self.observer = self.observer.without_driver();
         }
-        // With --force and --drain, the time is that of --force, which waits itself.
+        // With --force, the steps themselves wait for the time of --drain.
         let drain = if consent.force && !self.no_new {
             None
         } else {

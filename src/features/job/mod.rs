@@ -10,7 +10,8 @@ use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Host, Pid, Process, Uid, is_job_name, is_named_for_job, reason_of_shared_group, root_hint,
+    Account, Host, Pid, Process, Uid, is_job_name, is_named_for_job, reason_of_shared_group,
+    root_hint,
 };
 use crate::node::{ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
@@ -260,24 +261,21 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if record.boot_id == environment.host.boot_id()? {
-        check_recorded_group(context, &record).map_err(with_remedy)?;
-        end_leftovers(context, &record.id, |process| record.has_process(process))?;
+        let host = &environment.host;
+        let Some(group) = host.control_group_at(&record.control_group) else {
+            let id = &record.id;
+            return Err(with_remedy(command_error(format_args!(
+                "the record of job {id} does not contain the path of a control group"
+            ))));
+        };
+        // Others may be in it by now.
+        check_control_group(context, &group).map_err(with_remedy)?;
+        end_leftovers(context, &record.id, |process| {
+            process.is_in_control_group(&group)
+        })?;
     }
     record.remove(&run_dir)?;
     Ok(ExitStatus::Done)
-}
-
-/// Refuses the control group of a record if it has others in it by now, or if `begin` cannot have written it.
-fn check_recorded_group(context: &Context<'_>, record: &JobRecord) -> Result<()> {
-    let group = &record.control_group;
-    let host = &context.environment.host;
-    if host.control_group_at(group).as_ref() != Some(group) {
-        let id = &record.id;
-        return Err(command_error(format_args!(
-            "the record of job {id} does not contain the path of a control group"
-        )));
-    }
-    check_control_group(context, group)
 }
 
 /// Returns the records of other jobs in the control group, such as that of a slot, which a batch system uses again. Refuses a
@@ -346,7 +344,7 @@ impl GroupArgs {
             (None, Some(pid)) => find_group_of_process(host, Pid(pid))?,
         };
         check_control_group(context, &group)?;
-        // Later ones belong to the job, which may make such groups.
+        // Groups that the job creates below its own group later belong to it.
         let is_above_jobs = |process: &Process| process.is_in_job_below(&group);
         if !is_named_for_job(&group) && host.read_processes()?.iter().any(is_above_jobs) {
             return Err(shared_group_error(&group, "groups of jobs are below it"));
@@ -367,7 +365,7 @@ fn find_group_of_process(host: &Host, pid: Pid) -> Result<String> {
     })?;
     process.job_control_group().ok_or_else(|| {
         command_error(format_args!(
-            "no batch system except Slurm has created the control group of pid {pid}"
+            "the control group of pid {pid} was not created by a batch system that `mig-mps job` supports"
         ))
         .with_hint(
             "give the control group of the job with --cgroup; for Flux, this is required if its jobs run in the control \
@@ -376,7 +374,7 @@ fn find_group_of_process(host: &Host, pid: Pid) -> Result<String> {
     })
 }
 
-/// Refuses a control group that contains more than one job, or may do so: the end of the job would end the programs of
+/// Refuses a control group that is not that of one job, or may do so: the end of the job would end the programs of
 /// others.
 fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
     let host = &context.environment.host;
@@ -405,6 +403,7 @@ fn check_control_group(context: &Context<'_>, group: &str) -> Result<()> {
 }
 
 fn shared_group_error(group: &str, what: &str) -> CommandError {
-    let what = format!("the control group {group} contains more than one job: {what}");
-    usage_error(what).with_hint("give the control group that the batch system has created for the job")
+    let what = format!("the control group {group} is not that of one job: {what}");
+    usage_error(what)
+        .with_hint("give the control group that the batch system has created for the job")
 }

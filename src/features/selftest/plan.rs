@@ -43,7 +43,7 @@ impl TestPlan {
         for word in &args.gpus {
             let index = node.gpu_index(word).map_err(|error| {
                 let mut error = CommandError::from(error);
-                if word == "all" {
+                if ["*", "all"].contains(&word.as_str()) {
                     error.hints = vec!["omit --gpu to test every GPU".to_owned()];
                 }
                 error

@@ -78,20 +78,21 @@ pub(super) fn describe_profile(node: &Node, ago: fn(Timestamp) -> String) -> Opt
     let end = taken_down.as_ref().map_or_else(String::new, |end| {
         format!(", taken down {} by {}", ago(end.at), end.by)
     });
-    let difference = match (differs, is_default) {
-        (Some(true), _) if *is_of_earlier_boot => {
-            "; nothing was applied since the boot: `mig-mps up`"
-        }
-        (Some(true), true) => "; the node differs: `mig-mps plan`",
+    let plan = if *is_default {
+        "`mig-mps plan`"
+    } else {
         // Another profile is applied at boot.
-        (Some(true), false) => "; the node differs: `mig-mps profiles --applied | mig-mps plan -`",
-        (Some(false), _) => "",
-        // What is taken down is not compared.
-        (None, _) if taken_down.is_some() => "",
-        (None, true) => "; cannot tell whether the node still matches it: `mig-mps plan`",
-        (None, false) => {
-            "; cannot tell whether the node still matches it: `mig-mps profiles --applied | mig-mps plan -`"
+        "`mig-mps profiles --applied | mig-mps plan -`"
+    };
+    let difference = match differs {
+        Some(true) if *is_of_earlier_boot => {
+            "; nothing was applied since the boot: `mig-mps up`".to_owned()
         }
+        Some(true) => format!("; the node differs: {plan}"),
+        Some(false) => String::new(),
+        // What is taken down is not compared.
+        None if taken_down.is_some() => String::new(),
+        None => format!("; it is unknown whether the node still matches the profile: {plan}"),
     };
     Some(format!("{applied}{end}{difference}"))
 }

@@ -630,19 +630,19 @@ fn after_the_time_the_hint_says_what_heal_does() {
         .stderr;
     assert_contains(
         &said,
-        "; device class stays closed, and `mig-mps heal` then leaves the devices stopped\n",
+        "; device class stays closed, and `mig-mps heal` then leaves the device stopped\n",
     );
     assert!(!said.contains("instances"), "{said}");
     let down = closing(&sim, "class", &["down", "class", "--drain", "1h"]);
     down.signal(Signal::INT);
     let said = down.end().ended(130).stdout;
-    assert_contains(&said, "`mig-mps heal` then leaves the devices stopped");
+    assert_contains(&said, "`mig-mps heal` then leaves the device stopped");
     // Where instances change, heal starts nothing.
     let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let said = sim.up(seven, &args).ended(4).stderr;
     assert_contains(
         &said,
-        "`mig-mps heal` then leaves the devices stopped; run the same command again to complete the change and record its \
+        "`mig-mps heal` then leaves the device stopped; run the same command again to complete the change and record its \
          profile\n",
     );
     finishes(client);
