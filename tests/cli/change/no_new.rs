@@ -174,7 +174,7 @@ fn when_the_time_is_over_the_intent_stays_and_heal_carries_it_out() {
         &said,
         "error: timed out (--drain): 1 client is still running:",
     );
-    assert_contains(&said, "`mig-mps heal` then replaces the daemons");
+    assert_contains(&said, "`mig-mps heal` then replaces the daemon");
     let closed = sim.device("class");
     assert_eq!(closed["state"], "closing");
     is_refused(&sim, "class");
@@ -248,7 +248,7 @@ fn after_ctrl_c_too() {
     change.signal(Signal::INT);
     let said = change.end().ended(130).stdout;
     assert_contains(&said, "Interrupted. Device class stays closed until");
-    assert_contains(&said, "`mig-mps heal` then replaces the daemons");
+    assert_contains(&said, "`mig-mps heal` then replaces the daemon");
     finishes(client);
     sim.run(&["heal"]).ended(0);
     assert_eq!(sim.device("class")["state"], "ready");
@@ -642,7 +642,7 @@ fn after_the_time_the_hint_says_what_heal_does() {
     let said = sim.up(seven, &args).ended(4).stderr;
     assert_contains(
         &said,
-        "`mig-mps heal` then leaves the device stopped; run the same command again to complete the change and record its \
+        "`mig-mps heal` then leaves the devices stopped; run the same command again to complete the change and record its \
          profile\n",
     );
     finishes(client);
