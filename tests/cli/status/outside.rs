@@ -751,7 +751,7 @@ fn a_remedy_repeats_the_words_of_the_caller() {
         assert_eq!(said.matches(&remedy).count(), 1, "{said}");
     }
     // Without PATH, the program has to be found.
-    let said = engines.says("env -i x");
+    let said = engines.says("env -i true");
     assert_contains(&said, &format!("; write `env -i {variable} /"));
     assert_contains(&said, "/mig-mps run 0.2 -- …`\n");
     let rank = [("SLURM_LOCALID", "1")];
