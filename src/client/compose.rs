@@ -1,10 +1,12 @@
 //! The files of Compose, and the device that a text of a container engine gives to a container.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::container::CDI_KIND;
-use super::engine::{Missing, OUTSIDE, PIPE_VARIABLE, WantedInContainer};
+use super::engine::PIPE_VARIABLE;
 use super::engine_words::values_of;
+use super::launch::{Missing, OUTSIDE, WantedInContainer};
 use crate::host::quote_for_shell;
 
 /// The files that Compose looks for, and those that it merges with one of them.
@@ -38,10 +40,7 @@ pub(super) fn compose_files(
         let separator = text_of("COMPOSE_PATH_SEPARATOR").unwrap_or_else(|| ":".to_owned());
         return list.split(&*separator).map(PathBuf::from).collect();
     }
-    let place = values_of(options, &["project-directory"])
-        .next_back()
-        .unwrap_or_default();
-    let place = std::env::current_dir().unwrap_or_default().join(place);
+    let place = project_directory(options);
     place.ancestors().find_map(usual_files).unwrap_or_default()
 }
 
@@ -59,6 +58,35 @@ fn usual_files(directory: &Path) -> Option<Vec<PathBuf>> {
             .flatten()
             .collect(),
     )
+}
+
+/// Returns the text of the files that Compose reads; `None` if it has other texts as well, or one that cannot be read.
+pub(super) fn compose_text(
+    options: &[(&str, &str)],
+    wanted: WantedInContainer<'_>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let texts = compose_files(options, variable)
+        .iter()
+        .map(fs::read_to_string)
+        .collect::<Result<Vec<_>, _>>();
+    let text = texts.ok()?.join("\n");
+    let directory = wanted.directory.to_string_lossy();
+    let has_others = |line: &str| {
+        ["include:", "extends:", "env_file:"]
+            .iter()
+            .any(|key| line.contains(key))
+            || (line.contains("${") && line.contains(&*directory))
+    };
+    let defaults = fs::read_to_string(project_directory(options).join(".env"));
+    let has_list = defaults.is_ok_and(|text| text.contains("COMPOSE_FILE"));
+    (!has_list && !lines_of(&text).any(has_others)).then_some(text)
+}
+
+fn project_directory(options: &[(&str, &str)]) -> PathBuf {
+    let place = values_of(options, &["project-directory"]).next_back();
+    let here = std::env::current_dir().unwrap_or_default();
+    here.join(place.unwrap_or_default())
 }
 
 /// Returns the devices of the CDI file that a text names.
@@ -104,6 +132,7 @@ pub(super) fn given_by_compose(text: &str, wanted: WantedInContainer<'_>) -> Opt
     };
     lines_of(text)
         .filter_map(|line| line.split(PIPE_VARIABLE).nth(1))
+        .filter(|value| !is_empty_text(value))
         .find_map(|value| {
             let value = value.trim_start_matches([':', '=', ' ', '"', '\'']);
             let ends = |c: char| c.is_whitespace() || "\"',]}".contains(c);
@@ -116,6 +145,13 @@ pub(super) fn given_by_compose(text: &str, wanted: WantedInContainer<'_>) -> Opt
             };
             is_mounted(path).then_some(given)
         })
+}
+
+/// True for a value that is given as an empty text. Without a value, Compose passes the caller's variable on.
+fn is_empty_text(value: &str) -> bool {
+    let value = value.trim_start_matches(['"', '\'']).trim_end();
+    let value = value.trim_end_matches(['}', ']']).trim_end();
+    [": \"\"", ": ''", "=", "=\"", "='"].contains(&value)
 }
 
 /// Returns the sources and targets of the mounts that a text has, as `A:B` or by keys.
@@ -144,7 +180,8 @@ fn mounts_in(text: &str) -> Vec<(&str, &str)> {
 
 fn lines_of(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
+        .map(|line| line.split_once(" #").map_or(line, |(code, _)| code))
+        .filter(|line| !line.starts_with('#'))
 }
 
 fn words_of(text: &str) -> impl Iterator<Item = &str> {
@@ -156,29 +193,30 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn missing_in_compose(files: &[PathBuf], wanted: WantedInContainer<'_>) -> Missing {
     let shown = wanted.directory.display().to_string();
     let effect = OUTSIDE.to_owned();
-    if let Some(device) = wanted.device {
+    if let Some(device) = wanted.fixed_device() {
         let here = std::env::current_dir().unwrap_or_default();
         let files = files.iter().map(|file| {
             let file = file.strip_prefix(&here).unwrap_or(file);
             format!("-f {} ", quote_for_shell(&file.to_string_lossy()))
         });
         let (files, limits) = (files.collect::<String>(), wanted.limits);
-        let add = format!(
-            "{files}-f device.yaml, a file that `mig-mps env {device}{limits} --format compose` writes; in this file, replace \
+        let remedy = format!(
+            "add {files}-f device.yaml, a file that `mig-mps env {device}{limits} --format compose` writes; in this file, replace \
              the name main with that of your service"
         );
         return Missing {
             lacks: vec![shown],
-            add,
+            remedy,
             effect,
         };
     }
-    let add = format!(
-        "to the service: volumes: [\"{shown}:{shown}\"], environment: [{PIPE_VARIABLE}, CUDA_VISIBLE_DEVICES]"
-    );
+    let names = [PIPE_VARIABLE, "CUDA_VISIBLE_DEVICES"];
+    let names = [&names, wanted.limit_variables].concat().join(", ");
+    let remedy =
+        format!("add to the service: volumes: [\"{shown}:{shown}\"], environment: [{names}]");
     Missing {
         lacks: vec![shown, PIPE_VARIABLE.to_owned()],
-        add,
+        remedy,
         effect,
     }
 }

@@ -5,71 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::apptainer::can_be_bound;
-use super::compose::{Given, cdi_devices, compose_files, given_by_compose, missing_in_compose};
-use super::engine_words::{
-    APPTAINER, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN, mounts_of,
-    split_options, values_of,
+use super::compose::{
+    Given, cdi_devices, compose_files, compose_text, given_by_compose, missing_in_compose,
 };
+use super::engine_words::{
+    APPTAINER, APPTAINER_RUN, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN,
+    mounts_of, split_options, values_of,
+};
+use super::launch::{Missing, OUTSIDE, WantedInContainer};
 use crate::host::join_words;
 
 /// The variable without which a program in a container finds no daemon.
 pub(super) const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// The options that pass it on, with the GPUs.
-pub(super) const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
-
-/// The device that the programs in a container are to use.
-#[derive(Clone, Copy, Debug)]
-pub struct WantedInContainer<'a> {
-    /// Its name; none for a private device.
-    pub device: Option<&'a str>,
-    pub uuid: &'a str,
-    /// The directory to mount, below which the pipe directory is.
-    pub directory: &'a Path,
-    /// The pipe directory by the path in the variable, and by the UUID.
-    pub pipes: &'a [PathBuf; 2],
-    /// The options of `run` and `env` for the limits of the programs, each after a blank.
-    pub limits: &'a str,
-    /// The variables by which the programs have these limits.
-    pub limit_variables: &'a [&'static str],
-    /// The words `mig-mps run …` that start a program on the device.
-    pub command: &'a str,
-    pub requires_mps: bool,
-}
-
-impl WantedInContainer<'_> {
-    /// True for the pipe directory.
-    pub(super) fn has_pipe(&self, path: &Path) -> bool {
-        self.pipes.iter().any(|pipe| pipe == path)
-    }
-
-    /// True for a name of the device in the CDI file.
-    pub(super) fn is_named(&self, name: &str) -> bool {
-        self.device == Some(name) || name == self.uuid
-    }
-}
-
-/// What a container lacks, and what brings it there.
-pub(super) struct Missing {
-    pub lacks: Vec<String>,
-    pub add: String,
-    /// What happens without it.
-    pub effect: String,
-}
-
-pub(super) const OUTSIDE: &str = "the programs run outside MPS";
-
-impl Missing {
-    pub fn describe(&self, engine: &str) -> String {
-        let it = if self.lacks.len() > 1 { "them" } else { "it" };
-        format!(
-            "a container of {engine} does not have {}, and without {it} {}; add {}",
-            join_words(&self.lacks, "and"),
-            self.effect,
-            self.add
-        )
-    }
-}
+/// The option that passes it on.
+pub(super) const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY";
 
 /// The ways in which engines take what a container gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,28 +49,37 @@ pub(super) struct EngineCall<'a> {
 }
 
 impl<'a> EngineCall<'a> {
-    /// Finds the engine that a command line starts.
-    pub fn of(words: &'a [Cow<'a, str>]) -> Option<Self> {
+    /// Finds the engine that a command line starts. `slurm_list` is the variable that stands for `srun --export`.
+    pub fn of(words: &'a [Cow<'a, str>], slurm_list: Option<&'a str>) -> Option<Self> {
         let (program, rest) = words.split_first()?;
-        Self::of_engine(program.rsplit('/').next()?, rest)
+        let mut call = Self::of_engine(program.rsplit('/').next()?, rest)?;
+        if let Some(list) = slurm_list {
+            call.options.insert(0, ("export", list));
+        }
+        Some(call)
     }
 
     /// Returns the engine whose daemon starts the programs that a command line is for.
     pub fn daemon_of(words: &'a [Cow<'a, str>]) -> Option<&'a str> {
         let (program, rest) = words.split_first()?;
         let engine = program.rsplit('/').next()?;
-        let is_start = match engine {
-            "docker-compose" => Self::of_engine(engine, rest).is_some(),
-            "docker" | "nerdctl" | "podman-remote" => {
-                let is_call = Self::of_engine(engine, rest).is_some();
-                let (_, rest) = split_options(rest, DOCKER);
-                let mut verbs = rest.iter().skip_while(|word| **word == "container");
-                let is_verb = |verb: &Cow<'_, str>| ["exec", "restart", "start"].contains(&&**verb);
-                is_call || verbs.next().is_some_and(is_verb)
-            }
+        let is_call = Self::of_engine(engine, rest).is_some();
+        let (options, rest) = split_options(rest, DOCKER);
+        let remote = ["r", "remote", "c", "connection", "url"];
+        let has_daemon = match engine {
+            "docker" | "docker-compose" | "nerdctl" | "podman-remote" | "srun" => true,
+            "podman" => values_of(&options, &remote).next().is_some(),
             _ => false,
         };
-        is_start.then_some(engine)
+        let rest = match rest.split_first() {
+            Some((verb, rest)) if ["compose", "container"].contains(&&**verb) => {
+                split_options(rest, COMPOSE).1
+            }
+            _ => rest,
+        };
+        let is_verb = |verb: &Cow<'_, str>| ["exec", "restart", "start"].contains(&&**verb);
+        let is_start = is_call || rest.first().is_some_and(is_verb);
+        (has_daemon && is_start).then_some(engine)
     }
 
     fn of_engine(engine: &'a str, words: &'a [Cow<'a, str>]) -> Option<Self> {
@@ -144,7 +103,7 @@ impl<'a> EngineCall<'a> {
         match engine {
             "apptainer" | "singularity" => match after_verb(APPTAINER)? {
                 ("exec" | "run" | "shell" | "start", rest) => {
-                    call(EngineKind::Apptainer, rest, APPTAINER)
+                    call(EngineKind::Apptainer, rest, APPTAINER_RUN)
                 }
                 _ => None,
             },
@@ -178,12 +137,15 @@ impl<'a> EngineCall<'a> {
         wanted: WantedInContainer<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<String, Missing>> {
-        let texts = self.texts(&variable)?;
+        let texts = self.texts(wanted, &variable)?;
         let missing = if self.kind == EngineKind::Compose {
+            let missing = missing_in_compose(&self.listed_files(&variable), wanted);
             if given_by_compose(&texts, wanted).is_some() {
-                return None;
+                let mut lost = wanted.limit_variables.to_vec();
+                lost.retain(|name| !texts.contains(name));
+                return Missing::limits(&lost, missing.remedy, wanted).map(Err);
             }
-            missing_in_compose(&self.listed_files(&variable), wanted)
+            missing
         } else {
             match self.missing(wanted) {
                 Some(missing) => missing,
@@ -196,32 +158,32 @@ impl<'a> EngineCall<'a> {
         };
         let clients =
             format!("the programs in a container of {engine} are clients of device {other}");
-        Some(Ok(match wanted.device {
+        Some(Ok(match wanted.fixed_device() {
             Some(device) => format!(
                 "{clients} instead of device {device}; use mig-mps/device={device} in the place of mig-mps/device={other}"
             ),
-            None => format!("{clients} instead of the private device; omit mig-mps/device={other}"),
+            None => format!(
+                "{clients} instead of the device of `mig-mps run`; omit mig-mps/device={other}"
+            ),
         }))
     }
 
-    /// Returns the texts that may name devices: those of the files of Compose, or of options. `None` if one cannot be read, which
-    /// may have all.
-    fn texts(&self, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-        let texts: Vec<String> = match self.kind {
-            EngineKind::Compose => {
-                let files = compose_files(&self.options, variable);
-                files
-                    .iter()
-                    .map(fs::read_to_string)
-                    .collect::<Result<_, _>>()
-                    .ok()?
+    /// Returns the texts that may name devices: those of the files of Compose, or of options. `None` if they are not all known.
+    fn texts(
+        &self,
+        wanted: WantedInContainer<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Option<String> {
+        if self.kind == EngineKind::Compose {
+            return compose_text(&self.options, wanted, variable);
+        }
+        let devices: Vec<&str> = match self.kind {
+            EngineKind::Docker | EngineKind::Enroot => {
+                values_of(&self.options, &["device"]).collect()
             }
-            EngineKind::Docker | EngineKind::Enroot => values_of(&self.options, &["device"])
-                .map(str::to_owned)
-                .collect(),
             _ => Vec::new(),
         };
-        Some(texts.join("\n"))
+        Some(devices.join("\n"))
     }
 
     /// Returns the files of Compose that the command line does not name, and that `-f` would replace.
@@ -239,7 +201,7 @@ impl<'a> EngineCall<'a> {
         variable: impl Fn(&str) -> Option<String>,
     ) -> bool {
         if self.kind == EngineKind::Compose {
-            let texts = self.texts(variable).unwrap_or_default();
+            let texts = self.texts(wanted, variable).unwrap_or_default();
             return given_by_compose(&texts, wanted) == Some(Given::ByCaller);
         }
         let is_passed_on = self.variable(PIPE_VARIABLE) == PassedVariable::PassedOn;
@@ -250,37 +212,43 @@ impl<'a> EngineCall<'a> {
 
     /// Returns the limits that are asked for and that the container lacks, where it has the device.
     fn missing_limits(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
-        let has_none = |name: &&&str| match self.variable(name) {
+        let has_none = |name: &&str| match self.variable(name) {
             PassedVariable::PassedOn => false,
             PassedVariable::Set(value) => value.is_empty(),
             PassedVariable::Unset => true,
         };
-        let lost: Vec<&str> = wanted
-            .limit_variables
-            .iter()
-            .filter(has_none)
-            .copied()
-            .collect();
-        if lost.is_empty() {
-            return None;
-        }
-        let add = if self.has_cdi_device(wanted) {
+        let mut lost = wanted.limit_variables.to_vec();
+        lost.retain(has_none);
+        let remedy = if self.has_cdi_device(wanted) {
             // The CDI file has values of its own.
-            format!(
-                "{}, in the place of the CDI device",
-                self.options_of_env(wanted)?
-            )
+            let options = self.options_of_env(wanted)?;
+            format!("{options}, in the place of the CDI device")
         } else {
-            lost.iter()
-                .map(|name| format!("--env {name}"))
-                .collect::<Vec<_>>()
-                .join(" ")
+            self.remedy(None, &lost)
         };
-        Some(Missing {
-            lacks: lost.into_iter().map(str::to_owned).collect(),
-            add,
-            effect: format!("the limits ({}) have no effect", wanted.limits.trim()),
-        })
+        Missing::limits(&lost, remedy, wanted)
+    }
+
+    /// Returns the advice to add a mount, and to have the programs get these variables, or what an option has changed.
+    fn remedy(&self, mount: Option<String>, names: &[&str]) -> String {
+        let mut added: Vec<String> = mount.into_iter().collect();
+        let mut changed = None;
+        match self.kind {
+            _ if names.is_empty() => {}
+            EngineKind::Docker | EngineKind::Enroot => {
+                added.extend(names.iter().map(|name| format!("--env {name}")));
+            }
+            EngineKind::Pyxis => added.push("--export=ALL".to_owned()),
+            // They pass all on by themselves.
+            _ => changed = Some(join_words(names, "and")),
+        }
+        let add = (!added.is_empty()).then(|| format!("add {}", added.join(" ")));
+        let omit = changed.map(|names| format!("omit the options that change {names}"));
+        [add, omit]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" and ")
     }
 
     /// Returns the advice to use the options that `env` prints.
@@ -291,9 +259,9 @@ impl<'a> EngineCall<'a> {
         } else {
             "docker"
         };
-        let device = wanted.device?;
+        let device = wanted.fixed_device()?;
         Some(format!(
-            "these options: {engine} run $(mig-mps env {device}{limits} --format {format}) …"
+            "add these options: {engine} run $(mig-mps env {device}{limits} --format {format}) …"
         ))
     }
 
@@ -324,9 +292,6 @@ impl<'a> EngineCall<'a> {
 
     /// Returns what the container lacks, and the options for that.
     fn missing(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
-        let WantedInContainer {
-            device, directory, ..
-        } = wanted;
         if self.has_cdi_device(wanted) {
             return None;
         }
@@ -341,52 +306,61 @@ impl<'a> EngineCall<'a> {
         if is_of_device && !lacks_mount {
             return None;
         }
-        let shown = directory.display().to_string();
-        let mount = self.mount_option(&shown, !is_of_device);
-        // The pipe directory of a private device has another name each time.
-        let pipe = device.map(|_| format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()));
-        let pass_on = match (self.kind, &pipe) {
-            _ if is_of_device => None,
-            (EngineKind::Docker | EngineKind::Enroot, _) => {
-                let mut options = PASSED_ON.to_owned();
-                for name in wanted.limit_variables {
-                    options = options + " --env " + name;
-                }
-                Some(options)
+        let shown = wanted.directory.display().to_string();
+        let is_replaced = lacks_mount && self.binds_by_itself(wanted);
+        let mount = (lacks_mount && !is_replaced).then(|| self.mount_option(&shown, !is_of_device));
+        let mut names = Vec::new();
+        if is_replaced {
+            names.push(&*shown);
+        }
+        if !is_of_device {
+            names.push(PIPE_VARIABLE);
+            if matches!(self.kind, EngineKind::Docker | EngineKind::Enroot) {
+                names.push("CUDA_VISIBLE_DEVICES");
+                names.extend(wanted.limit_variables);
             }
-            (EngineKind::Pyxis, _) => Some("--export=ALL".to_owned()),
-            (EngineKind::Charliecloud, Some(pipe)) => Some(format!("--set-env={pipe}")),
-            (_, pipe) => Some(format!("--env {}", pipe.as_ref()?)),
+        }
+        let options = match self.kind {
+            EngineKind::Docker if lacks_mount && !is_of_device => self.options_of_env(wanted),
+            _ => None,
         };
-        let add = match (self.kind, device) {
-            (EngineKind::Docker, Some(_)) if lacks_mount && !is_of_device => {
-                self.options_of_env(wanted)?
-            }
-            _ => {
-                let options = [lacks_mount.then_some(mount), pass_on];
-                options.into_iter().flatten().collect::<Vec<_>>().join(" ")
-            }
-        };
+        let remedy = options.unwrap_or_else(|| self.remedy(mount, &names));
         let effect = Self::effect(&variable, lacks_mount, wanted);
-        let lacked_variable = match (variable, pipe) {
+        let lacked_variable = match (variable, wanted.fixed_device()) {
             _ if is_of_device => None,
-            (PassedVariable::Set(_), Some(pipe)) => Some(pipe),
+            (PassedVariable::Set(_), Some(_)) => {
+                Some(format!("{PIPE_VARIABLE}={}", wanted.pipes[0].display()))
+            }
             _ => Some(PIPE_VARIABLE.to_owned()),
         };
-        let lacks = [lacks_mount.then_some(shown), lacked_variable];
+        let lacks = [lacks_mount.then_some(shown.clone()), lacked_variable];
         Some(Missing {
             lacks: lacks.into_iter().flatten().collect(),
-            add,
+            remedy,
             effect,
         })
     }
 
-    /// True if the container has the directory in which its programs look for the daemon. Apptainer has it by its variables.
+    /// True for an engine that has the directory by its variables.
+    fn binds_by_itself(&self, wanted: WantedInContainer<'_>) -> bool {
+        self.kind == EngineKind::Apptainer && can_be_bound(wanted.directory)
+    }
+
+    /// True if the container has the directory in which its programs look for the daemon.
     fn has_directory(&self, wanted: WantedInContainer<'_>) -> bool {
-        if self.kind == EngineKind::Apptainer && can_be_bound(wanted.directory) {
+        if self.binds_by_itself(wanted) {
+            // Of two entries with one target, the engines mount the first, and --bind comes before the variables.
+            let mut binds =
+                values_of(&self.options, &["B", "bind"]).flat_map(|value| mounts_of(value, true));
+            let at_place = binds.find(|(_, target)| Path::new(target) == wanted.directory);
+            return wanted.device.is_none()
+                || at_place.is_none_or(|(source, _)| Path::new(source) == wanted.directory);
+        }
+        // What another container has is not known.
+        if values_of(&self.options, &["volumes-from"]).next().is_some() {
             return true;
         }
-        match wanted.device {
+        match wanted.fixed_device() {
             Some(_) => self.has_pipe_at(&wanted.pipes[0], wanted),
             None => self.host_path(wanted.directory).as_deref() == Some(wanted.directory),
         }

@@ -7,10 +7,13 @@ use std::borrow::Cow;
 pub(super) struct Flags {
     pub short: &'static str,
     pub long: &'static str,
+    /// Options with two values. A program that has them also has long options with one dash.
+    pub pairs: &'static str,
 }
 
 const fn flags(short: &'static str, long: &'static str) -> Flags {
-    Flags { short, long }
+    let pairs = "";
+    Flags { short, long, pairs }
 }
 
 /// Programs that start another program.
@@ -18,18 +21,24 @@ const LAUNCHERS: [(&str, Flags); 24] = [
     (
         "chrt",
         flags(
-            "abdfior",
-            "all-tasks batch deadline fifo idle other reset-on-fork rr verbose",
+            "abdefiorRv",
+            "all-tasks batch deadline ext fifo idle other reset-on-fork rr verbose",
         ),
     ),
     ("doas", flags("Lns", "")),
-    ("env", flags("iv0", "debug ignore-environment null")),
+    (
+        "env",
+        flags(
+            "iv0",
+            "block-signal debug default-signal ignore-environment ignore-signal list-signal-handling null",
+        ),
+    ),
     ("ionice", flags("t", "ignore")),
     ("mpiexec", MPI),
     ("mpirun", MPI),
     ("nice", flags("", "")),
     ("nohup", flags("", "")),
-    ("numactl", flags("al", "all balancing localalloc")),
+    ("numactl", flags("abl", "all balancing localalloc")),
     ("orterun", MPI),
     ("pkexec", flags("", "disable-internal-agent keep-cwd")),
     ("prun", MPI),
@@ -53,8 +62,8 @@ const LAUNCHERS: [(&str, Flags); 24] = [
     (
         "sudo",
         flags(
-            "AbEHiknPsS",
-            "askpass background login non-interactive preserve-env preserve-groups reset-timestamp set-home shell stdin",
+            "AbBEHiknNPsS",
+            "askpass background bell login no-update non-interactive preserve-env preserve-groups reset-timestamp set-home shell stdin",
         ),
     ),
     (
@@ -66,33 +75,41 @@ const LAUNCHERS: [(&str, Flags); 24] = [
     ),
     ("taskset", flags("acp", "all-tasks cpu-list pid")),
     ("time", flags("apqv", "append portability quiet verbose")),
-    ("timeout", flags("v", "foreground preserve-status verbose")),
+    (
+        "timeout",
+        flags("fpv", "foreground preserve-status verbose"),
+    ),
     ("tini", flags("gsvw", "")),
     (
         "unshare",
         flags(
             "cCfimnpruTU",
-            "cgroup fork ipc keep-caps kill-child map-auto map-current-user map-root-user map-users mount mount-proc net pid time user uts",
+            "cgroup fork ipc keep-caps kill-child map-auto map-current-user map-root-user mount mount-proc net pid time user uts",
         ),
     ),
 ];
 
-const MPI: Flags = flags(
-    "qv",
-    "allow-run-as-root bycore bynode byslot display-allocation display-map do-not-launch nolocal nooversubscribe \
-     oversubscribe quiet report-bindings tag-output timestamp-output use-hwthread-cpus verbose",
-);
+const MPI: Flags = Flags {
+    short: "qv",
+    long: "allow-run-as-root bycore bynode byslot display-allocation display-map do-not-launch envall envnone genvall \
+           genvnone nolocal nooversubscribe oversubscribe quiet report-bindings tag-output timestamp-output \
+           use-hwthread-cpus verbose",
+    pairs: "env genv gmca gpmixmca gprtemca mca omca pmixmca prtemca",
+};
 
 pub(super) const SRUN: Flags = flags(
     "EHIKOQXZklsuv",
-    "container-entrypoint container-mount-home container-readonly container-remap-root container-writable contiguous \
-     debugger-test disable-status exact exclusive external-launcher hold immediate interactive join kill-on-bad-exit label \
-     multi-prog no-allocate no-container-entrypoint no-container-mount-home no-container-remap-root no-kill nvmps overcommit \
-     overlap oversubscribe preserve-env propagate pty quiet quit-on-interrupt reboot send-libs spread-job unbuffered \
-     use-min-nodes verbose whole",
+    "bcast compress container-entrypoint container-mount-home container-readonly container-remap-root container-writable contiguous \
+     debugger-test disable-status exact exclusive external-launcher get-user-env hold immediate interactive join kill-on-bad-exit label \
+     multi-prog nice no-allocate no-container-entrypoint no-container-mount-home no-container-remap-root no-kill nvmps overcommit \
+     overlap oversubscribe preserve-env propagate pty quiet quit-on-interrupt reboot resv-ports send-libs spread-job unbuffered \
+     use-min-nodes verbose whole x11",
 );
 
-pub(super) const APPTAINER: Flags = flags(
+/// Options before the verb, and those of the verbs.
+pub(super) const APPTAINER: Flags =
+    flags("dhqsv", "build-config debug nocolor quiet silent verbose");
+pub(super) const APPTAINER_RUN: Flags = flags(
     "cCdefipqsuvwx",
     "allow-setuid boot cleanenv compat contain containall debug disable-cache fakeroot ipc keep-privs net no-compat no-eval \
      no-home no-https no-init no-nv no-oci no-pid no-privs no-rocm no-setgroups no-tmp-sandbox no-umask nocolor nohttps nv \
@@ -109,7 +126,7 @@ pub(super) const COMPOSE: Flags = flags("", "all-resources compatibility dry-run
 /// Options before the verb, and those of `run`.
 pub(super) const DOCKER: Flags = flags(
     "Dr",
-    "debug debug-full experimental insecure-registry remote syslog tls tlsverify trace transient-store",
+    "debug debug-full experimental insecure-registry noout remote syslog tls tlsverify trace transient-store",
 );
 pub(super) const DOCKER_RUN: Flags = flags(
     "dhiPqt",
@@ -154,10 +171,12 @@ pub(super) fn split_options<'a>(
             break;
         }
         let flag_at = |(at, c): (usize, char)| (&option[at..at + c.len_utf8()], "");
-        let (name, value, is_flag) = if let Some(long) = option.strip_prefix('-') {
+        let has_one_dash = !flags.pairs.is_empty() && option.len() > 1;
+        let long = option.strip_prefix('-').or(has_one_dash.then_some(option));
+        let (name, value, is_flag) = if let Some(long) = long {
             match long.split_once('=') {
                 Some((name, value)) => (name, Some(value), false),
-                None => (long, None, flags.long.split(' ').any(|flag| flag == long)),
+                None => (long, None, has_word(flags.long, long)),
             }
         } else {
             // Those without a value may be together, and a value behind the last one.
@@ -170,7 +189,9 @@ pub(super) fn split_options<'a>(
             let end = at + option[at..].chars().next().map_or(1, char::len_utf8);
             let value = option[end..].strip_prefix('=').unwrap_or(&option[end..]);
             let is_given = end < option.len();
-            (&option[at..end], is_given.then_some(value), false)
+            // A number has no value: nice -5, srun -K1.
+            let is_number = option[at..].starts_with(|c: char| c.is_ascii_digit());
+            (&option[at..end], is_given.then_some(value), is_number)
         };
         let value = match (value, rest.split_first()) {
             (Some(value), _) => value,
@@ -180,9 +201,16 @@ pub(super) fn split_options<'a>(
             }
             _ => "",
         };
+        if has_word(flags.pairs, name) {
+            rest = rest.get(1..).unwrap_or_default();
+        }
         options.push((name, value));
     }
     (options, rest)
+}
+
+fn has_word(list: &str, wanted: &str) -> bool {
+    list.split(' ').any(|word| word == wanted)
 }
 
 /// True for a word that can be the value of the option before it: no option, but a number such as -1, or - for the input.
@@ -235,7 +263,14 @@ mod tests {
     #[test]
     fn options_have_the_values_of_their_program() {
         for (line, flags, expected) in [
-            ("--net --pid image x", APPTAINER, "net: pid: | image x"),
+            ("--net --pid image x", APPTAINER_RUN, "net: pid: | image x"),
+            ("-c file exec", APPTAINER, "c:file | exec"),
+            ("-np 2 --oversubscribe x", MPI, "np:2 oversubscribe: | x"),
+            ("-hostfile hf -n 2 x", MPI, "hostfile:hf n:2 | x"),
+            ("--mca btl self -genv A B x", MPI, "mca:btl genv:A | x"),
+            ("-5 x", flags("", ""), "5: | x"),
+            ("-K1 --get-user-env x", SRUN, "K: 1: get-user-env: | x"),
+            ("--noout run", DOCKER, "noout: | run"),
             (
                 "--net host --pid host image",
                 DOCKER_RUN,
@@ -246,7 +281,7 @@ mod tests {
                 DOCKER_RUN,
                 "userns:keep-id | image",
             ),
-            ("--userns image", APPTAINER, "userns: | image"),
+            ("--userns image", APPTAINER_RUN, "userns: | image"),
             ("--label x image", DOCKER_RUN, "label:x | image"),
             ("--label prog", SRUN, "label: | prog"),
             (

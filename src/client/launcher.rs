@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::engine_words::{Flags, flags_of_launcher, split_options, values_of};
+use super::launch::WantedInContainer;
 use crate::config::RUN_DIR;
 use crate::host::{join_words, quote_for_shell};
 
@@ -56,11 +57,11 @@ impl<'a> CommandLine<'a> {
             .is_some_and(|name| engines.contains(&base_name(name)))
     }
 
-    /// Says which launcher does not pass these variables on. `command` is mig-mps with its options, to be put behind it.
+    /// Says which launcher does not pass these variables on.
     pub fn describe_lost(
         &self,
         needed: &[String],
-        command: &str,
+        wanted: WantedInContainer<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Option<String> {
         self.launchers.iter().rev().find_map(|launcher| {
@@ -71,39 +72,64 @@ impl<'a> CommandLine<'a> {
                 1 => "it",
                 _ => "them",
             };
-            let set_run_dir = match variable(RUN_DIR) {
-                Some(value) if !launcher.passes_on(RUN_DIR, &variable) => {
-                    format!("env {RUN_DIR}={} ", quote_for_shell(&value))
-                }
-                _ => String::new(),
-            };
-            let command = set_run_dir + command;
             Some(format!(
-                "{} does not pass on {}, and without {it} the programs run outside MPS; write `{}`",
+                "{} does not pass on {}, and without {it} the programs run outside MPS; {}",
                 launcher.name,
                 join_words(&lost, "and"),
-                self.line(launcher, &command)
+                self.remedy(launcher, wanted, &variable)
             ))
         })
     }
 
     /// Says which launcher has its programs started by a service, where `--require-mps` does not see them.
-    pub fn describe_unseen(&self, command: &str) -> Option<String> {
+    pub fn describe_unseen(
+        &self,
+        wanted: WantedInContainer<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Option<String> {
         let mut launchers = self.launchers.iter().rev();
         let launcher = launchers.find(|launcher| launcher.starts_elsewhere())?;
         Some(format!(
-            "--require-mps does not see the programs that {} has its service start; write `{}`",
+            "--require-mps does not see the programs that {} has its service start; {}",
             launcher.name,
-            self.line(launcher, command)
+            self.remedy(launcher, wanted, &variable)
         ))
     }
 
-    fn line(&self, launcher: &Launcher<'_>, command: &str) -> String {
-        let words: Vec<String> = self.words[..launcher.end]
+    /// Returns the advice to start mig-mps behind a launcher, as it was started here.
+    fn remedy(
+        &self,
+        launcher: &Launcher<'_>,
+        wanted: WantedInContainer<'_>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> String {
+        let name = launcher.name;
+        if wanted.is_rank && name != "srun" {
+            return format!("start mig-mps behind {name}, with the variables of the rank");
+        }
+        let mut words: Vec<String> = self.words[..launcher.end]
             .iter()
             .map(|word| quote_for_shell(word))
             .collect();
-        format!("{} {command} …", words.join(" "))
+        // Slurm chooses the GPUs of each step.
+        let choosing = wanted.choosing.iter().filter(|_| name != "srun");
+        let lost: Vec<String> = [&RUN_DIR]
+            .into_iter()
+            .chain(choosing)
+            .filter(|name| !launcher.passes_on(name, &variable))
+            .filter_map(|name| Some(format!("{name}={}", quote_for_shell(&variable(name)?))))
+            .collect();
+        if !lost.is_empty() {
+            words.push("env".to_owned());
+        }
+        words.extend(lost);
+        let program = match std::env::current_exe() {
+            Ok(path) if name == "env" && !launcher.passes_on("PATH", &variable) => {
+                quote_for_shell(&path.to_string_lossy())
+            }
+            _ => "mig-mps".to_owned(),
+        };
+        format!("write `{} {program} {} …`", words.join(" "), wanted.command)
     }
 }
 
@@ -115,21 +141,25 @@ impl<'a> Launcher<'a> {
     /// `all` is the number of words of the whole command line, at whose end the rest is.
     fn of(name: &'a str, rest: &'a [Cow<'a, str>], flags: Flags, all: usize) -> Option<Self> {
         let (options, rest) = split_options(rest, flags);
-        // With these options, Slurm is the engine of a container.
-        if name == "srun"
-            && options
-                .iter()
-                .any(|(name, _)| name.starts_with("container-"))
-        {
+        // Slurm is then the engine of a container, and env splits a text into words.
+        let is_other = |(option, _): &(&str, &str)| {
+            option.starts_with("container-")
+                || (name == "env" && ["S", "split-string"].contains(option))
+        };
+        if options.iter().any(is_other) {
             return None;
         }
-        // The variables of env, and the times and CPUs of others. A lone - of env is its -i.
-        let is_argument = |word: &str| {
-            word.contains('=')
-                || word.starts_with(|c: char| c.is_ascii_digit())
-                || (name == "env" && word == "-")
+        let is_number = |word: &Cow<'_, str>| word.starts_with(|c: char| c.is_ascii_digit());
+        let count = match name {
+            // A lone - of env is its -i.
+            "env" | "sudo" => rest
+                .iter()
+                .take_while(|word| word.contains('=') || *word == "-")
+                .count(),
+            "chrt" => rest.iter().take(1).filter(|word| is_number(word)).count(),
+            "taskset" | "timeout" => rest.len().min(1),
+            _ => 0,
         };
-        let count = rest.iter().take_while(|word| is_argument(word)).count();
         // Without a program it starts nothing.
         (count < rest.len()).then(|| Self {
             name,
@@ -174,7 +204,14 @@ impl<'a> Launcher<'a> {
                     .or_else(|| variable("SLURM_EXPORT_ENV"));
                 list.is_none_or(|list| has_name(&list, "ALL") || has_name(&list, name))
             }
-            "systemd-run" => !self.starts_elsewhere() || self.lists(&["E", "setenv"], name),
+            "systemd-run" => {
+                let has_name =
+                    |text: &str| text.contains(name) || text.starts_with("EnvironmentFile=");
+                let mut properties = values_of(&self.options, &["p", "property"]);
+                !self.starts_elsewhere()
+                    || self.lists(&["E", "setenv"], name)
+                    || properties.any(has_name)
+            }
             _ => true,
         }
     }
@@ -195,12 +232,35 @@ fn has_name(list: &str, wanted: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    static PIPES: [PathBuf; 2] = [PathBuf::new(), PathBuf::new()];
+
+    fn wanted() -> WantedInContainer<'static> {
+        WantedInContainer {
+            device: Some("0"),
+            is_chosen: false,
+            is_rank: false,
+            uuid: "",
+            directory: &PIPES[0],
+            pipes: &PIPES,
+            limits: "",
+            limit_variables: &[],
+            choosing: &[],
+            command: "run 0 --",
+            requires_mps: false,
+        }
+    }
 
     fn lost(line: &str) -> Option<String> {
         let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
         let needed = ["PIPE", "A_BINDPATH"].map(str::to_owned);
-        let found = CommandLine::of(&words).describe_lost(&needed, "mig-mps run 0 --", |_| None)?;
+        let found = CommandLine::of(&words).describe_lost(&needed, wanted(), |_| None)?;
+        // The environment has no PATH then.
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let found = found.replace(&program, "mig-mps");
         Some(found.replace(", and without them the programs run outside MPS", ""))
     }
 
@@ -222,6 +282,19 @@ mod tests {
             ("doas -u alice x", "doas", "doas -u alice"),
             ("pkexec x", "pkexec", "pkexec"),
             ("env - A=b x", "env", "env - A=b"),
+            (
+                "env --default-signal sudo x",
+                "sudo",
+                "env --default-signal sudo",
+            ),
+            ("timeout .5 sudo x", "sudo", "timeout .5 sudo"),
+            ("taskset ff sudo 7z x", "sudo", "taskset ff sudo"),
+            ("chrt 10 nice -5 sudo x", "sudo", "chrt 10 nice -5 sudo"),
+            (
+                "mpirun -np 2 -mca A b sudo x",
+                "sudo",
+                "mpirun -np 2 -mca A b sudo",
+            ),
             ("env -iv x", "env", "env -iv"),
             (
                 "env -u PIPE -u A_BINDPATH x",
@@ -281,7 +354,9 @@ mod tests {
             "srun --export=NONE --container-image=i x",
             "systemd-run --scope x",
             "systemd-run -E PIPE --setenv=A_BINDPATH=b x",
+            "systemd-run -p Environment=PIPE=/p -p PassEnvironment=A_BINDPATH x",
             "setpriv --nnp x",
+            "env -S true sudo x",
         ] {
             assert_eq!(lost(line), None, "{line}");
         }
@@ -292,7 +367,7 @@ mod tests {
         let words = ["srun", "x"].map(Cow::from);
         let says = |list: &'static str| {
             let variable = |name: &str| (name == "SLURM_EXPORT_ENV").then(|| list.to_owned());
-            CommandLine::of(&words).describe_lost(&["PIPE".to_owned()], "mig-mps", variable)
+            CommandLine::of(&words).describe_lost(&["PIPE".to_owned()], wanted(), variable)
         };
         assert!(says("NONE").is_some());
         assert_eq!(says("ALL"), None);
@@ -302,12 +377,12 @@ mod tests {
     fn programs_that_a_service_starts_are_not_seen() {
         let says = |line: &'static str| {
             let words: Vec<Cow<'_, str>> = line.split(' ').map(Cow::from).collect();
-            CommandLine::of(&words).describe_unseen("mig-mps run 0 --require-mps --")
+            CommandLine::of(&words).describe_unseen(wanted(), |_| None)
         };
         assert_eq!(
             says("nice srun -n 2 x").unwrap(),
             "--require-mps does not see the programs that srun has its service start; write \
-             `nice srun -n 2 mig-mps run 0 --require-mps -- …`"
+             `nice srun -n 2 mig-mps run 0 -- …`"
         );
         assert!(says("systemd-run --user x").is_some());
         for line in ["sudo x", "mpirun -n 2 x", "systemd-run --scope x"] {

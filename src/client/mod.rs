@@ -26,8 +26,7 @@ pub use apptainer::unbound_directories;
 pub use attach::{HeldClient, hold_device};
 pub use cdi_files::CdiFiles;
 pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
-pub use engine::WantedInContainer;
-pub use launch::launch_warnings;
+pub use launch::{WantedInContainer, launch_warnings};
 pub use no_access::NoAccess;
 pub use ready::{
     ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::RunArgs;
 use crate::client::{DeviceList, WantedInContainer, launch_warnings, pipe_directory};
+use crate::commands::args::own_arguments;
 use crate::host;
 use crate::node::{Node, Served};
 use crate::render::format::format_gib;
@@ -47,24 +48,30 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
 pub(super) fn warn_of_launch(args: &RunArgs, served: &Served, private: Option<&Path>) {
     let (record, run_dir) = (&served.record, &served.run_dir);
     let (limits, limit_variables) = args.options.limits();
-    let target = match private {
-        None => record.name.as_str(),
-        Some(_) if record.key.is_joint() => "--private --joint",
-        Some(_) => "--private",
-    };
-    let require = if args.require_mps {
-        " --require-mps"
-    } else {
-        ""
-    };
+    let chosen = &args.choose;
+    let is_only_rank = args.joint || chosen.copies.is_some();
+    let is_rank = chosen.by_rank
+        || (args.private
+            && !is_only_rank
+            && LocalRank::from_environment(host::environment_variable).is_ok());
+    let mut words: Vec<String> = own_arguments()
+        .iter()
+        .map(|word| host::quote_for_shell(word))
+        .collect();
+    words.push("--".to_owned());
+    let list = DeviceList::of_caller(host::environment_variable)
+        .filter(|_| args.private || record.key.is_joint());
     let wanted = WantedInContainer {
         device: private.is_none().then_some(record.name.as_str()),
+        is_chosen: chosen.any || is_rank || chosen.copies.is_some(),
+        is_rank,
         uuid: &record.uuid,
         directory: private.unwrap_or(run_dir.path()),
         pipes: &[pipe_directory(served), run_dir.pipe_dir(&record.uuid)],
         limits: &limits,
         limit_variables: &limit_variables,
-        command: &format!("mig-mps run {target}{limits}{require} --"),
+        choosing: &list.map_or_else(Vec::new, |list| vec![list.variable, "CUDA_DEVICE_ORDER"]),
+        command: &words.join(" "),
         requires_mps: args.require_mps,
     };
     for warning in launch_warnings(&args.command, wanted, host::environment_variable) {

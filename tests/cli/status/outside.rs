@@ -215,12 +215,13 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
 struct Engines(Sim);
 
 impl Engines {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 14] = [
         "apptainer",
         "ch-run",
         "docker",
         "docker-compose",
         "enroot",
+        "mpirun",
         "nerdctl",
         "podman",
         "podman-compose",
@@ -251,13 +252,19 @@ impl Engines {
     }
 
     fn says(&self, line: &str) -> String {
+        self.says_of(&format!("run 0.2 -- {line}"), &[])
+    }
+
+    /// What this command line of mig-mps says with these variables.
+    fn says_of(&self, line: &str, variables: &[(&str, &str)]) -> String {
         let words: Vec<&str> = line.split(' ').collect();
-        let ran = self.0.run(&[&["run", "0.2", "--"], &words[..]].concat());
-        ran.ended(0).stderr
+        let mut command = self.0.command(&words);
+        command.envs(variables.iter().copied());
+        Ran::of(&mut command).ended(0).stderr
     }
 
     #[track_caller]
-    fn lacks(&self, line: &str, lacks: &str, add: &str) {
+    fn lacks(&self, line: &str, lacks: &str, remedy: &str) {
         let said = self.says(line);
         let it = if lacks.contains(" and ") {
             "them"
@@ -265,7 +272,7 @@ impl Engines {
             "it"
         };
         let expected = format!(
-            " does not have {lacks}, and without {it} the programs run outside MPS; add {add}\n"
+            " does not have {lacks}, and without {it} the programs run outside MPS; {remedy}\n"
         );
         assert!(said.ends_with(&expected), "{line}: {said}");
     }
@@ -285,7 +292,8 @@ fn run_says_what_a_container_needs() {
     let pipe = format!("CUDA_MPS_PIPE_DIRECTORY={run_dir}/by-name/0.2/pipe");
     let elsewhere = engines.file("elsewhere.env", "A=b\nCUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
     let nothing = engines.file("nothing.env", "# CUDA_MPS_PIPE_DIRECTORY\nA=b\n");
-    for (line, lacks, add) in [
+    let omit = "omit the options that change CUDA_MPS_PIPE_DIRECTORY";
+    for (line, lacks, remedy) in [
         ("enroot start image true", &*both, &*enroot),
         ("srun --container-image=x true", &run_dir, &pyxis),
         ("srun -n 8 --container-image x true", &run_dir, &pyxis),
@@ -372,17 +380,43 @@ fn run_says_what_a_container_needs() {
         (
             "apptainer exec --env A=b,CUDA_MPS_PIPE_DIRECTORY=/elsewhere image x",
             &pipe,
-            &format!("--env {pipe}"),
+            omit,
+        ),
+        (
+            "apptainer -c file exec --env CUDA_MPS_PIPE_DIRECTORY= image x",
+            &pipe,
+            omit,
+        ),
+        (
+            "apptainer exec -B /a:RUN image x",
+            &run_dir,
+            &format!("omit the options that change {run_dir}"),
+        ),
+        ("podman --noout run image", &both, podman),
+        (
+            "mpirun -np 2 --oversubscribe docker run image",
+            &both,
+            docker,
+        ),
+        (
+            "srun --export NONE --get-user-env docker run image",
+            &both,
+            docker,
         ),
         (
             "apptainer exec --cleanenv --env-file ELSEWHERE image x",
             &pipe,
-            &format!("--env {pipe}"),
+            omit,
         ),
         (
             "ch-run -b RUN --unset-env=CUDA_* image -- x",
             "CUDA_MPS_PIPE_DIRECTORY",
-            &format!("--set-env={pipe}"),
+            omit,
+        ),
+        (
+            "ch-run --set-env=CUDA_MPS_PIPE_DIRECTORY=/x image -- x",
+            &format!("{run_dir} and {pipe}"),
+            &format!("add --bind={run_dir}:{run_dir} and {omit}"),
         ),
         (
             "srun --export=NONE --container-image=x --container-mounts=RUN:RUN x",
@@ -422,7 +456,11 @@ fn run_says_what_a_container_needs() {
             .replace("ABOVE", above.to_str().unwrap())
             .replace("ELSEWHERE", &elsewhere)
             .replace("NOTHING", &nothing);
-        engines.lacks(&line, lacks, add);
+        let starts_with_verb = ["add ", "omit "]
+            .iter()
+            .any(|verb| remedy.starts_with(verb));
+        let verb = if starts_with_verb { "" } else { "add " };
+        engines.lacks(&line, lacks, &format!("{verb}{remedy}"));
     }
 }
 
@@ -440,6 +478,10 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
     let uuid = engines.0.uuid("0.2");
     for line in [
         "docker run --rm -it DOCKER image x",
+        "docker run --volumes-from other -e CUDA_MPS_PIPE_DIRECTORY image",
+        // These do not hide the directory of the variables.
+        "apptainer exec -B RUN:RUN:ro -B /scratch:/scratch image true",
+        "apptainer exec --mount type=bind,src=/a,dst=RUN image true",
         "podman run PODMAN image x",
         "podman run --device mig-mps/device=0.2 image",
         "docker run --device=mig-mps/device=0.2 image",
@@ -693,6 +735,110 @@ fn a_launcher_that_loses_the_variables_is_named() {
     assert!(!said.contains("sudo does"), "{said}");
 }
 
+/// A launcher that begins the command line is to start mig-mps as it was started, for a device that this may choose again.
+#[test]
+fn a_remedy_repeats_the_words_of_the_caller() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let variable = format!("env MIG_MPS_RUN_DIR={run_dir}");
+    for own in [
+        "run 0.2 --visible index --wait 5m",
+        "run -n 2 '0.*'",
+        "run --any --min-memory 1G",
+    ] {
+        let said = engines.says_of(&format!("{} -- sudo x", own.replace('\'', "")), &[]);
+        let remedy = format!("; write `sudo {variable} mig-mps {own} -- …`\n");
+        assert_eq!(said.matches(&remedy).count(), 1, "{said}");
+    }
+    // Without PATH, the program has to be found.
+    let said = engines.says("env -i true");
+    assert_contains(&said, &format!("; write `env -i {variable} /"));
+    assert_contains(&said, "/mig-mps run 0.2 -- …`\n");
+    let rank = [("SLURM_LOCALID", "1")];
+    let said = engines.says_of("run --by-rank -- sudo x", &rank);
+    assert_contains(
+        &said,
+        "; start mig-mps behind sudo, with the variables of the rank\n",
+    );
+    let said = engines.says_of("run --by-rank -- srun --export=NONE x", &rank);
+    assert_contains(
+        &said,
+        &format!("; write `srun --export=NONE {variable} mig-mps run --by-rank -- …`\n"),
+    );
+    // No options of one device.
+    let mount = format!(
+        "; add --volume {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES\n"
+    );
+    for own in ["run --by-rank", "run -n 2 0.*", "run --any"] {
+        let said = engines.says_of(&format!("{own} -- docker run image"), &rank);
+        assert_contains(&said, &mount);
+    }
+}
+
+#[test]
+fn a_variable_of_slurm_is_its_list_also_with_a_container() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let line = format!("srun --container-image=i --container-mounts={run_dir}:{run_dir}");
+    let variables = [("SLURM_EXPORT_ENV", "NONE")];
+    let says =
+        |options: &str| engines.says_of(&format!("run 0.2 -- {line}{options} x"), &variables);
+    assert_contains(
+        &says(""),
+        " does not have CUDA_MPS_PIPE_DIRECTORY, and without it the programs run outside MPS; add --export=ALL\n",
+    );
+    assert_eq!(says(" --export=ALL"), "");
+}
+
+/// A warning about a text that other texts complete may be wrong.
+#[test]
+fn files_of_compose_with_other_texts_are_not_judged() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let place = engines.0.node.dir().join("project");
+    fs::create_dir_all(&place).unwrap();
+    let says = |text: &str, own: &str| {
+        fs::write(place.join("compose.yaml"), text.replace("RUN", &run_dir)).unwrap();
+        let words: Vec<&str> = own.split(' ').collect();
+        let words = [&words[..], &["--", "docker", "compose", "up"]].concat();
+        let mut command = engines.0.command(&words);
+        command.current_dir(&place);
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let variable = "services: {main: {environment: [CUDA_MPS_PIPE_DIRECTORY]";
+    for text in [
+        "include: [device.yaml]\nservices: {}\n",
+        "services: {main: {extends: {file: device.yaml, service: main}}}\n",
+        &format!("{variable}, volumes: [\"${{MPS:-RUN}}:RUN\"]}}}}\n"),
+    ] {
+        assert_eq!(says(text, "run 0.2"), "", "{text}");
+    }
+    for text in [
+        "services:\n  main:\n    environment:\n      CUDA_MPS_PIPE_DIRECTORY: \"\"\n    volumes: [\"RUN:RUN\"]\n",
+        "services:\n  main:\n    environment:\n    - CUDA_MPS_PIPE_DIRECTORY=\n    volumes: [\"RUN:RUN\"]\n",
+        "services:\n  main:\n    image: x # mig-mps/device=0.2\n",
+    ] {
+        assert_contains(
+            &says(text, "run 0.2"),
+            "; add -f compose.yaml -f device.yaml, ",
+        );
+    }
+    // The CDI file has no limits of a program.
+    let text = "services: {main: {devices: [mig-mps/device=0.2]}}\n";
+    assert_eq!(says(text, "run 0.2"), "");
+    assert_contains(
+        &says(text, "run 0.2 --threads 20"),
+        " does not have CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, and without it the limits (--threads 20) have no effect; add -f \
+         compose.yaml -f device.yaml, a file that `mig-mps env 0.2 --threads 20 --format compose` writes",
+    );
+    fs::write(
+        place.join(".env"),
+        "COMPOSE_FILE=compose.yaml:device.yaml\n",
+    )
+    .unwrap();
+    assert_eq!(says("services: {}\n", "run 0.2"), "");
+}
+
 #[test]
 fn limits_reach_the_programs_in_a_container() {
     let engines = Engines::new();
@@ -766,12 +912,21 @@ fn what_a_daemon_starts_is_not_seen() {
         ("docker compose up", "docker"),
         ("docker-compose up", "docker-compose"),
         ("podman-remote run image", "podman-remote"),
+        ("podman --remote run image", "podman"),
+        ("podman -r exec container x", "podman"),
+        ("docker compose exec web x", "docker"),
+        ("docker-compose -f file exec web x", "docker-compose"),
+        (
+            "srun --container-image=i --container-mounts=RUN:RUN x",
+            "srun",
+        ),
     ] {
         let expected = format!(
             "warning: --require-mps does not see the programs in a container of {engine}, because a daemon starts them; use \
              podman or Apptainer, or run `mig-mps status`, which shows programs outside MPS\n"
         );
-        assert_contains(&says(line), &expected);
+        let line = line.replace("RUN", &engines.directory());
+        assert_contains(&says(&line), &expected);
     }
     assert_contains(
         &says("srun x"),
@@ -780,6 +935,7 @@ fn what_a_daemon_starts_is_not_seen() {
     for line in [
         "docker ps",
         "docker compose ps",
+        "podman exec container x",
         "podman run --device mig-mps/device=0.2 image",
         "apptainer exec image x",
         "x",

@@ -584,6 +584,35 @@ fn a_plain_user_needs_no_root() {
     nothing_is_left(&sim);
 }
 
+/// A launcher behind mig-mps does not have the variables that chose the device.
+#[test]
+fn a_launcher_gets_the_device_that_was_chosen() {
+    let sim = Sim::with("h200", 2);
+    for program in ["sudo", "apptainer", "ch-run"] {
+        write_program(sim.node.dir().join("bin").join(program), "#!/bin/sh\n");
+    }
+    let says = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = private(&sim, &[&["--"], &words[..]].concat());
+        command.env("CUDA_VISIBLE_DEVICES", "1");
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let said = says("sudo x");
+    assert_contains(&said, "; write `sudo env ");
+    assert_contains(
+        &said,
+        " CUDA_VISIBLE_DEVICES=1 mig-mps run --private -- …`\n",
+    );
+    let omit = "omit the options that change CUDA_MPS_PIPE_DIRECTORY\n";
+    for line in [
+        "apptainer exec --env CUDA_MPS_PIPE_DIRECTORY=/x image x",
+        "ch-run --unset-env=* image -- x",
+        "ch-run --set-env=CUDA_MPS_PIPE_DIRECTORY=/x image -- x",
+    ] {
+        assert_contains(&says(line), omit);
+    }
+}
+
 /// The name of its directory differs each time, so the one above is to be bound.
 #[test]
 fn a_container_needs_the_directory_above() {
