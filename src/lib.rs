@@ -138,6 +138,8 @@ pub mod internals {
         pub use crate::settings::{Serve, Server, Settings};
     }
     pub mod state {
-        pub use crate::state::{DeviceKey, DeviceRecord, ProcessId, RunDir};
+        pub use crate::state::{
+            AppliedProfile, DeviceKey, DeviceRecord, ProcessId, RecordedGpu, RunDir,
+        };
     }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::failure::{ExitStatus, Failure};
+use crate::failure::{ExitStatus, Failure, Problem};
 use crate::host::shorten_command;
-use crate::node::{Device, Gpu, Node};
+use crate::node::{Device, Gpu, LOST_GPU_REMEDY, Node};
 use crate::state::{DeviceRecord, RunDir};
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -35,10 +35,11 @@ pub enum NotVisible {
         value: String,
         device: String,
     },
-    #[error("{variable} contains \"{word}\", but there is no such device")]
+    #[error("{variable} contains \"{word}\", but {}", problem.what)]
     Unknown {
         variable: &'static str,
         word: String,
+        problem: Problem,
     },
     #[error(
         "{variable} contains the number {number}, which selects no device while a GPU is in MIG mode"
@@ -69,7 +70,7 @@ impl Failure for NotVisible {
             }
             Self::NoDevice => "run `mig-mps doctor` to find out why a GPU is not visible",
             Self::Empty { .. } => "request a GPU from Slurm, or set CUDA_VISIBLE_DEVICES to one",
-            Self::Unknown { .. } => "run `mig-mps list` to see the devices",
+            Self::Unknown { problem, .. } => return problem.hint.clone(),
             Self::Mig { .. } => "set CUDA_VISIBLE_DEVICES to UUIDs, which `mig-mps list` shows",
             Self::Order(_) => "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to UUIDs",
         };
@@ -83,6 +84,8 @@ pub struct DeviceList {
     pub variable: &'static str,
     value: String,
     words: Vec<String>,
+    /// The word at which CUDA ends the list.
+    pub end: Option<String>,
     is_in_order: bool,
 }
 
@@ -93,9 +96,9 @@ impl DeviceList {
             .iter()
             .find_map(|name| Some((*name, variable(name)?)))?;
         let is_number = |word: &str| word.parse::<usize>().is_ok();
-        let mut words: Vec<String> = value
-            .split(',')
-            .map(|word| word.trim().to_owned())
+        let mut all = value.split(',').map(|word| word.trim().to_owned());
+        let mut words: Vec<String> = all
+            .clone()
             .take_while(|word| !NO_DEVICE_WORDS.contains(&word.as_str()))
             .collect();
         // A list has numbers or names: CUDA ends a list at a word of the other kind (measured on driver 580).
@@ -113,6 +116,7 @@ impl DeviceList {
         Some(Self {
             variable: name,
             value: shorten_command(&value).into_owned(),
+            end: all.nth(words.len()),
             words,
             is_in_order: variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID"),
         })
@@ -120,15 +124,35 @@ impl DeviceList {
 
     /// Returns the positions of the GPUs of a joint device that are in the list, in order.
     fn gpus_of(&self, node: &Node, record: &DeviceRecord) -> Result<Vec<usize>, NotVisible> {
+        let members = &record.key.joint;
         let mut found = BTreeSet::new();
         for word in &self.words {
-            let gpu = match word.parse() {
-                Ok(number) => self.gpu_with_number(node, number)?,
-                Err(_) => gpu_with_uuid(node, word),
+            let uuid = match word.parse() {
+                Ok(number) => match self.gpu_with_number(node, number)? {
+                    Some(gpu) => Some(&gpu.uuid),
+                    // The driver reports no UUID of a lost GPU.
+                    None => {
+                        let lost = self.lost_gpus_with_number(node, number);
+                        let mut at = lost.filter_map(|(lost, _)| {
+                            record.joint_gpus.iter().position(|own| *own == lost)
+                        });
+                        at.next().and_then(|at| members.get(at))
+                    }
+                },
+                Err(_) => uuid_that_begins(node, members, word),
             };
-            // CUDA ends the list here, too.
-            let Some(gpu) = gpu else { break };
-            found.extend(record.key.joint.iter().position(|uuid| *uuid == gpu.uuid));
+            let Some(uuid) = uuid else {
+                self.check_exists(node, word)?;
+                continue;
+            };
+            let Some(position) = members.iter().position(|own| own == uuid) else {
+                continue;
+            };
+            if node.gpu_with_uuid(uuid).is_none() {
+                let index = record.joint_gpus.get(position).copied();
+                return Err(self.unknown(word, node.absent_gpu_problem(uuid, index)));
+            }
+            found.insert(position);
         }
         if found.is_empty() {
             return Err(NotVisible::NoGpuOf {
@@ -145,17 +169,7 @@ impl DeviceList {
         let variable = self.variable;
         let mut found: Vec<&Device> = Vec::new();
         for word in &self.words {
-            let named = match word.parse() {
-                Ok(number) => self
-                    .gpu_with_number(node, number)?
-                    .map_or_else(Vec::new, |gpu| node.devices_of(gpu).collect()),
-                Err(_) => devices_by_name(node, word),
-            };
-            if named.is_empty() {
-                let word = shorten_command(word).into_owned();
-                return Err(NotVisible::Unknown { variable, word });
-            }
-            for device in named {
+            for device in self.devices_for_word(node, word)? {
                 if !found.iter().any(|known| known.uuid == device.uuid) {
                     found.push(device);
                 }
@@ -168,6 +182,83 @@ impl DeviceList {
         Ok(found)
     }
 
+    /// Returns the devices that a word of the list names.
+    fn devices_for_word<'n>(
+        &self,
+        node: &'n Node,
+        word: &str,
+    ) -> Result<Vec<&'n Device>, NotVisible> {
+        let (named, lost) = match word.parse() {
+            Ok(number) => {
+                let gpu = self.gpu_with_number(node, number)?;
+                let of_gpu = |gpu: &Gpu| {
+                    present_devices(node)
+                        .filter(|device| device.key.has_gpu(&gpu.uuid))
+                        .collect()
+                };
+                let lost = self.lost_gpus_with_number(node, number).next();
+                (gpu.map_or_else(Vec::new, of_gpu), lost)
+            }
+            Err(_) => (devices_by_name(node, word), None),
+        };
+        if !named.is_empty() {
+            return Ok(named);
+        }
+        Err(self.unknown(
+            word,
+            match lost {
+                Some((_, why)) => Problem::new(why, LOST_GPU_REMEDY),
+                None => Problem::new(
+                    "there is no such device",
+                    "run `mig-mps list` to see the devices",
+                ),
+            },
+        ))
+    }
+
+    /// Refuses a word that names neither a device nor a lost GPU.
+    fn check_exists(&self, node: &Node, word: &str) -> Result<(), NotVisible> {
+        let number = word.parse().ok();
+        if number.is_some_and(|number| self.lost_gpus_with_number(node, number).next().is_some()) {
+            return Ok(());
+        }
+        self.devices_for_word(node, word).map(|_| ())
+    }
+
+    fn unknown(&self, word: &str, problem: Problem) -> NotVisible {
+        NotVisible::Unknown {
+            variable: self.variable,
+            word: shorten_command(word).into_owned(),
+            problem,
+        }
+    }
+
+    /// Returns the lost GPUs that may have a number, with the driver's errors. The driver tells no file of a lost GPU.
+    fn lost_gpus_with_number<'n>(
+        &self,
+        node: &'n Node,
+        number: usize,
+    ) -> impl Iterator<Item = (u32, &'n str)> {
+        let has_files = self.has_file_numbers(node);
+        let is_taken = node
+            .gpus
+            .iter()
+            .any(|gpu| gpu.minor.is_some_and(|minor| minor as usize == number));
+        let may_be = move |index: u32| {
+            if has_files {
+                !is_taken
+            } else {
+                index as usize == number
+            }
+        };
+        node.lost_gpus().filter(move |(index, _)| may_be(*index))
+    }
+
+    /// True if the numbers are those of device files, and the driver reports these.
+    fn has_file_numbers(&self, node: &Node) -> bool {
+        self.variable != VISIBLE && node.gpus.iter().all(|gpu| gpu.minor.is_some())
+    }
+
     /// Returns the GPU with a number: in CUDA's order, or with this number in the name of its file.
     fn gpu_with_number<'n>(
         &self,
@@ -175,19 +266,24 @@ impl DeviceList {
         number: usize,
     ) -> Result<Option<&'n Gpu>, NotVisible> {
         let variable = self.variable;
+        let is_of_cuda = variable == VISIBLE;
         if node.gpus.iter().any(Gpu::in_mig_mode) {
             return Err(NotVisible::Mig { variable, number });
         }
-        let is_of_cuda = variable == VISIBLE;
         let first = node.gpus.first().map(|gpu| &gpu.product);
         let is_other = |gpu: &Gpu| Some(&gpu.product) != first;
         if is_of_cuda && !self.is_in_order && node.gpus.iter().any(is_other) {
             return Err(NotVisible::Order(number));
         }
-        if is_of_cuda || node.gpus.iter().any(|gpu| gpu.minor.is_none()) {
-            return Ok(node.gpus.get(number));
-        }
-        let has_number = |gpu: &&Gpu| gpu.minor.is_some_and(|minor| minor as usize == number);
+        let has_files = self.has_file_numbers(node);
+        let has_number = |gpu: &&Gpu| {
+            let own = if has_files {
+                gpu.minor
+            } else {
+                Some(gpu.index)
+            };
+            own.is_some_and(|own| own as usize == number)
+        };
         Ok(node.gpus.iter().find(has_number))
     }
 }
@@ -200,7 +296,7 @@ pub fn visible_devices(
     if let Some(list) = DeviceList::of_caller(variable) {
         return list.devices(node);
     }
-    let all: Vec<&Device> = node.existing_devices().collect();
+    let all: Vec<&Device> = present_devices(node).collect();
     if all.is_empty() {
         return Err(NotVisible::NoDevice);
     }
@@ -233,13 +329,22 @@ fn devices_of_daemon(pipe: &Path) -> Option<Vec<String>> {
     (run_dir.pipe_dir(uuid) == pipe).then(|| record.driver_uuids().to_vec())
 }
 
-/// Returns the GPU whose UUID begins so. A beginning of several names none.
-fn gpu_with_uuid<'n>(node: &'n Node, word: &str) -> Option<&'n Gpu> {
-    let begins_so = |gpu: &&Gpu| word.starts_with("GPU-") && gpu.uuid.starts_with(word);
-    match node.gpus.iter().filter(begins_so).collect::<Vec<_>>()[..] {
-        [only] => Some(only),
-        _ => None,
-    }
+/// Returns the devices that exist, and joint devices that are served although one of their GPUs is lost.
+fn present_devices(node: &Node) -> impl Iterator<Item = &Device> {
+    let is_served = |device: &&Device| {
+        device.key.is_joint() && !device.exists() && device.live_daemon().is_some()
+    };
+    node.existing_devices()
+        .chain(node.devices.iter().filter(is_served))
+}
+
+/// Returns the UUID of a GPU of the node or a member of a joint device that begins so. A beginning of several names none.
+fn uuid_that_begins<'n>(node: &'n Node, members: &'n [String], word: &str) -> Option<&'n String> {
+    let begins_so = |uuid: &&String| word.starts_with("GPU-") && uuid.starts_with(word);
+    let present = node.gpus.iter().map(|gpu| &gpu.uuid);
+    let all: BTreeSet<&String> = present.chain(members).filter(begins_so).collect();
+    let mut all = all.into_iter();
+    all.next().filter(|_| all.next().is_none())
 }
 
 /// Returns the devices that a UUID or its beginning names; also `MIG-GPU-…/7/0`, as older drivers call MIG devices.
@@ -257,8 +362,7 @@ fn devices_by_name<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
 /// Returns the device whose UUID begins so, or the MIG devices of that GPU. A beginning of several names none.
 fn devices_by_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
     let is_uuid = ["GPU-", "MIG-"].iter().any(|kind| word.starts_with(kind));
-    let begin_so: Vec<&Device> = node
-        .existing_devices()
+    let begin_so: Vec<&Device> = present_devices(node)
         .filter(|device| {
             let mut gpus = device.key.gpus().iter();
             is_uuid && (device.uuid.starts_with(word) || gpus.any(|gpu| gpu.starts_with(word)))

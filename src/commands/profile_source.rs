@@ -150,7 +150,7 @@ impl ChosenProfile {
             .map_err(CommandError::from)
             .and_then(|state_dir| {
                 let run_dir = RunDir::at(&directories.run);
-                let joint = node.joint_devices_of(self.profile.joint_names(), &run_dir);
+                let joint = node.joint_devices_of(&self.profile, &run_dir);
                 let is_recorded = !has_changed
                     && self.is_applied(&state_dir, &joint)
                     && is_recorded_as_missing(&missing, &run_dir, node);

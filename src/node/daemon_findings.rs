@@ -74,10 +74,16 @@ fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Opti
     if !node.expects_device(served) {
         return None;
     }
+    let absent = node
+        .first_absent_gpu(served)
+        .filter(|_| device.key.is_joint());
+    let what = absent.unwrap_or_else(|| "its device".to_owned());
     let seen = match device.presence {
-        Presence::MadeAgain => "its device was created again, with another UUID",
-        Presence::Gone if served.is_alive() => "its device no longer exists, but its daemon runs",
-        Presence::Gone => "its device no longer exists",
+        Presence::MadeAgain => "its device was created again, with another UUID".to_owned(),
+        Presence::Gone if served.is_alive() => {
+            format!("{what} no longer exists, but its daemon runs")
+        }
+        Presence::Gone => format!("{what} no longer exists"),
         Presence::There | Presence::Unseen(_) => return None,
     };
     Some(Finding::fail("device-gone", seen).with_remedy(restore_remedy(node, served)))
@@ -87,9 +93,9 @@ fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Opti
 pub fn restore_remedy(node: &Node, served: &Served) -> String {
     let name = &served.record.name;
     let removes = format!("`mig-mps down {name}` to remove what is left");
-    match node.gpu_with_uuid(&served.record.key.gpu) {
-        Some(_) => format!("run `{}` to restore it, or {removes}", node.up_command()),
-        None => format!("run {removes}"),
+    match node.first_absent_gpu(served) {
+        None => format!("run `{}` to restore it, or {removes}", node.up_command()),
+        Some(_) => format!("run {removes}"),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use super::{Client, Clients, Device, Finding, Gpu, Node, Served};
+use super::{Client, Clients, Device, Finding, Gpu, Node, Served, describe_former_gpu};
 use crate::host::format_gpus;
 use crate::mps::ControlProgram;
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
-use crate::state::{DeviceKey, JointDevices, RecordedGpu, RunDir};
+use crate::profile::{NameTemplate, Profile};
+use crate::state::{AppliedProfile, DeviceKey, JointDevices, RecordedGpu, RunDir};
 
 impl Node {
     /// Puts the joint devices that are recorded in the place of their GPUs, and those that `down` has stopped beside them.
@@ -82,36 +83,70 @@ impl Node {
 
     /// Returns the GPUs that the joint device with this name had when a profile with it was applied, and that do not exist.
     pub fn absent_joint_gpus(&self, name: &str) -> Vec<&RecordedGpu> {
-        let before = self.joint_before.get(name).into_iter().flatten();
+        let mut applied = self.joint_before.iter();
+        let before = applied.find_map(|applied| applied.joint.get(name));
         before
+            .into_iter()
+            .flatten()
             .filter(|gpu| self.gpu_with_uuid(&gpu.uuid).is_none())
             .collect()
     }
 
-    /// Returns the GPUs of the joint devices with these names. One that no daemon of the run directory serves, as it was left
-    /// out, has those that it had.
-    pub fn joint_devices_of<'a>(
+    /// Returns the GPUs that a joint device of these GPUs had when a profile with it was applied, with that profile. It is
+    /// known by its name, which may be a template, and if it was renamed, by all of its GPUs that exist.
+    pub fn joint_gpus_before(
         &self,
-        names: impl Iterator<Item = &'a str>,
-        run_dir: &RunDir,
-    ) -> JointDevices {
-        let gpus_of = |name: &str| {
-            let mut served = self.served();
-            let is_its =
-                |served: &&Served| served.run_dir == *run_dir && served.record.name == name;
-            let Some(served) = served.find(is_its) else {
-                return self.joint_before.get(name).cloned();
-            };
-            let gpus = served.record.gpus_with_indices();
+        name: &str,
+        gpus: &[&Gpu],
+    ) -> Option<(&AppliedProfile, &[RecordedGpu])> {
+        let recorded = || {
+            let applied = self.joint_before.iter();
+            applied.flat_map(|applied| applied.joint.iter().map(move |joint| (applied, joint)))
+        };
+        let is_own = |recorded: &RecordedGpu| gpus.iter().any(|gpu| gpu.uuid == recorded.uuid);
+        let has_same_name = |recorded: &(_, (&String, &Vec<RecordedGpu>))| {
+            let (_, (other, before)) = recorded;
+            can_have_name(name, other, before) && before.iter().any(is_own)
+        };
+        let is_renamed = |recorded: &(_, (&String, &Vec<RecordedGpu>))| {
+            let (_, (_, before)) = recorded;
+            let is_left =
+                |gpu: &RecordedGpu| is_own(gpu) || self.gpu_with_uuid(&gpu.uuid).is_none();
+            before.iter().any(is_own) && before.iter().all(is_left)
+        };
+        let found = recorded().find(has_same_name);
+        let (applied, (_, before)) = found.or_else(|| recorded().find(is_renamed))?;
+        Some((applied, before))
+    }
+
+    /// Returns the GPUs of the joint devices of a profile. One that no daemon of the run directory serves, as it was left
+    /// out, has those that it had when the same text was applied last.
+    pub fn joint_devices_of(&self, profile: &Profile, run_dir: &RunDir) -> JointDevices {
+        let mut joint = JointDevices::new();
+        for served in self.served() {
+            let record = &served.record;
+            let gpus = record.gpus_with_indices();
             let gpus = gpus.map(|(uuid, index)| RecordedGpu {
                 uuid: uuid.to_owned(),
                 index,
             });
-            Some(gpus.collect())
-        };
-        names
-            .filter_map(|name| Some((name.to_owned(), gpus_of(name)?)))
-            .collect()
+            let gpus: Vec<RecordedGpu> = gpus.collect();
+            let mut names = profile.joint_names();
+            let is_its = names.any(|name| can_have_name(name, &record.name, &gpus));
+            if record.key.is_joint() && served.run_dir == *run_dir && is_its {
+                joint.insert(record.name.clone(), gpus);
+            }
+        }
+        let last = self.joint_before.first();
+        let same = last.filter(|applied| applied.text == profile.source.text());
+        for (name, before) in same.into_iter().flat_map(|applied| &applied.joint) {
+            let mut now = joint.values().flatten();
+            let is_elsewhere = now.any(|gpu| before.iter().any(|own| own.uuid == gpu.uuid));
+            if !is_elsewhere && !joint.contains_key(name) {
+                joint.insert(name.clone(), before.clone());
+            }
+        }
+        joint
     }
 
     /// Returns the GPUs of a device that are seen, in their order.
@@ -119,6 +154,13 @@ impl Node {
         key.gpus()
             .iter()
             .filter_map(|uuid| self.gpu_with_uuid(uuid))
+    }
+
+    /// Describes the first GPU of a device that is not seen.
+    pub(super) fn first_absent_gpu(&self, served: &Served) -> Option<String> {
+        let mut gpus = served.record.gpus_with_indices();
+        let (uuid, index) = gpus.find(|(uuid, _)| self.gpu_with_uuid(uuid).is_none())?;
+        Some(describe_former_gpu(uuid, index))
     }
 
     /// Returns the device that has a GPU as a whole, if it exists: the GPU itself, or a joint device.
@@ -239,6 +281,12 @@ impl Device {
         gpu.client_limit(program, slices)
             .map(|limit| limit * self.key.gpu_count())
     }
+}
+
+/// True if a joint device of these GPUs can have that name by a template.
+fn can_have_name(template: &str, name: &str, gpus: &[RecordedGpu]) -> bool {
+    let first = gpus.first().and_then(|gpu| gpu.index);
+    NameTemplate(template).can_yield(first.unwrap_or_default(), name)
 }
 
 /// Returns the most clients of whole GPUs: as measured, and as measured or documented.

@@ -14,7 +14,7 @@ use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
 use crate::state::{
-    DestroyedInstance, DeviceKey, DeviceRecord, JointDevices, Journal, RecordedInstance, RunDir,
+    AppliedProfile, DestroyedInstance, DeviceKey, DeviceRecord, Journal, RecordedInstance, RunDir,
     StoppedDevice,
 };
 
@@ -61,8 +61,8 @@ pub struct Node {
     pub applied: Applied,
     /// True if `up` without a profile makes it again as it was. Read wherever processes are.
     pub has_default_profile: bool,
-    /// The GPUs that the joint devices of applied profiles had last.
-    pub joint_before: JointDevices,
+    /// The applied profiles with joint devices, the last one first.
+    pub joint_before: Vec<AppliedProfile>,
     /// The amount of detail that was read.
     pub detail: Detail,
 }

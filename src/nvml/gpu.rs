@@ -243,13 +243,16 @@ pub struct MigMode {
 /// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
 const FIELD_RESETLESS: u32 = 184;
 
+/// `NVML_COMPUTEMODE_DEFAULT`: every process may have a context on the GPU.
+pub const DEFAULT_COMPUTE_MODE: u32 = 0;
+
 /// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
 pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
 /// Names a compute mode as `nvidia-smi` does, in kebab-case.
 pub fn compute_mode_name(mode: u32) -> &'static str {
     match mode {
-        0 => "default",
+        DEFAULT_COMPUTE_MODE => "default",
         1 => "exclusive-thread",
         2 => "prohibited",
         EXCLUSIVE_PROCESS => "exclusive-process",

@@ -15,7 +15,8 @@ mod session;
 
 pub use error::{Code, NvmlError};
 pub use gpu::{
-    EXCLUSIVE_PROCESS, GpuReading, GpuUsage, Memory, MigMode, Processes, Usage, compute_mode_name,
+    DEFAULT_COMPUTE_MODE, EXCLUSIVE_PROCESS, GpuReading, GpuUsage, Memory, MigMode, Processes,
+    Usage, compute_mode_name,
 };
 pub use health::{GpuHealth, RecoveryAction};
 pub use instances::{ComputeInstanceReading, GpuInstanceReading};

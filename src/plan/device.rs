@@ -6,7 +6,7 @@ use super::setting_change::change_needing_restart;
 use super::up::Planner;
 use super::{Place, Reason, UnmanagedDaemon};
 use crate::host::{format_gpus, user_name};
-use crate::node::{Device, Node, Served};
+use crate::node::{Device, Gpu, Node, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::Settings;
 
@@ -79,7 +79,7 @@ impl DevicePlan {
         served_here(self.find_existing(planner)?, planner.run_dir)
     }
 
-    /// Returns the unmanaged daemons that serve it, or a GPU of a joint device that is not there yet.
+    /// Returns the unmanaged daemons that serve it, or if it is not there yet, a device that has its GPUs now.
     pub(super) fn find_unmanaged(&self, planner: Planner<'_>) -> Vec<UnmanagedDaemon> {
         let node = planner.node;
         let present: Vec<&Device> = match self.find_existing(planner) {
@@ -87,12 +87,17 @@ impl DevicePlan {
             None => node
                 .gpus
                 .iter()
-                .filter(|gpu| self.joint.contains(&gpu.index))
-                .filter_map(|gpu| node.device_with_uuid(&gpu.uuid))
+                .filter(|gpu| self.joint.contains(&gpu.index) || self.is_whole_gpu(gpu))
+                .filter_map(|gpu| node.whole_device_of(gpu))
                 .collect(),
         };
         let uuid = self.uuid.as_deref().unwrap_or_default();
         UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present)
+    }
+
+    /// True for a device that is this GPU as a whole.
+    fn is_whole_gpu(&self, gpu: &Gpu) -> bool {
+        self.place == Place::Whole && self.joint.is_empty() && self.gpu == gpu.index
     }
 
     pub(super) fn name_template(&self) -> NameTemplate<'_> {

@@ -8,9 +8,9 @@ use super::up::{Planner, Unselected, block_selects};
 use crate::failure::Problem;
 use crate::host::{format_gpus, join_words};
 use crate::node::{Gpu, Served, describe_former_gpu};
-use crate::nvml::compute_mode_name;
+use crate::nvml::{DEFAULT_COMPUTE_MODE, compute_mode_name};
 use crate::profile::{Block, WholeGpu};
-use crate::state::DeviceKey;
+use crate::state::{DeviceKey, RecordedGpu};
 
 impl<'a> Planner<'a> {
     /// Returns the GPUs of the joint device of a block, by index.
@@ -58,7 +58,8 @@ impl<'a> Planner<'a> {
             let hint = "run `mig-mps list` to see the GPUs";
             return Err(incomplete_problem(whole, &absent, hint).into());
         }
-        if !names_gpus {
+        // With a product, too, the GPU with an index may be another one after a reboot.
+        if !block.select.names_a_gpu() {
             self.check_not_smaller(whole, &gpus)?;
         }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
@@ -81,31 +82,41 @@ impl<'a> Planner<'a> {
         Err(error.with_hint("select other GPUs, or omit joint").into())
     }
 
-    /// Refuses fewer GPUs than the device had when a profile with it was applied, if one of those does not exist. As many GPUs
-    /// are enough: one may have been replaced.
+    /// Refuses fewer GPUs than the device had when a profile with it was applied, if one of those does not exist, or if the
+    /// profile is still the same. As many GPUs are enough: one may have been replaced.
     fn check_not_smaller(self, whole: &WholeGpu, gpus: &[&Gpu]) -> Result<(), Problem> {
         let name = whole.name.as_ref().map_or("", |(name, _)| name);
-        let absent: Vec<String> = self
-            .node
-            .absent_joint_gpus(name)
-            .iter()
-            .map(|gpu| describe_former_gpu(&gpu.uuid, gpu.index))
-            .collect();
-        let before = self.node.joint_before.get(name).map_or(0, Vec::len);
-        let verb = match absent.as_slice() {
-            [] => return Ok(()),
-            [_] => "does",
-            _ => "do",
+        let Some((applied, before)) = self.node.joint_gpus_before(name, gpus) else {
+            return Ok(());
         };
-        if gpus.len() >= before {
+        if gpus.len() >= before.len() {
             return Ok(());
         }
+        let describe = |gpus: Vec<&RecordedGpu>| {
+            let gpus = gpus.iter();
+            let gpus: Vec<String> = gpus
+                .map(|gpu| describe_former_gpu(&gpu.uuid, gpu.index))
+                .collect();
+            join_words(&gpus, "and")
+        };
+        let mut others: Vec<&RecordedGpu> = before.iter().collect();
+        others.retain(|recorded| gpus.iter().all(|gpu| gpu.uuid != recorded.uuid));
+        let mut absent = others.clone();
+        absent.retain(|gpu| self.node.gpu_with_uuid(&gpu.uuid).is_none());
+        let why = match absent.len() {
+            0 if applied.text != self.profile.source.text() => return Ok(()),
+            0 => format!("its block no longer selects {}", describe(others)),
+            1 => format!("{} does not exist", describe(absent)),
+            _ => format!("{} do not exist", describe(absent)),
+        };
         let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-        let why = format!("{} {verb} not exist", join_words(&absent, "and"));
-        let hint = format!(
-            "to use the other GPUs, select them by index: select = {{ index = [{}] }}",
-            indices.join(", ")
-        );
+        let hint = match indices.as_slice() {
+            [_] => "to use the other GPU, omit joint".to_owned(),
+            _ => format!(
+                "to use the other GPUs, select them by index: select = {{ index = [{}] }}",
+                indices.join(", ")
+            ),
+        };
         Err(incomplete_problem(whole, &why, &hint))
     }
 
@@ -140,7 +151,13 @@ impl<'a> Planner<'a> {
                     compute_mode_name(mode),
                     compute_mode_name(its)
                 );
-                let hint = format!("run `sudo nvidia-smi -i {first},{other} -c DEFAULT`");
+                // A daemon may have made a GPU exclusive that is to be so.
+                let both = [(first, mode), (other, its)].into_iter();
+                let changed: Vec<String> = both
+                    .filter(|(_, mode)| *mode != DEFAULT_COMPUTE_MODE)
+                    .map(|(gpu, _)| gpu.to_string())
+                    .collect();
+                let hint = format!("run `sudo nvidia-smi -i {} -c DEFAULT`", changed.join(","));
                 Err(Problem::new(what, hint).into())
             }
         }

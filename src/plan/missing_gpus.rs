@@ -24,7 +24,9 @@ pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
 
 /// Returns the remedy for a lost GPU, and the option that applies the rest of the profile without it.
 pub(super) fn lost_gpu_hint(planner: Planner<'_>) -> String {
-    if planner.is_in_part {
+    let blocks = &planner.profile.blocks;
+    let is_only_joint = blocks.iter().all(|block| block.joint_name().is_some());
+    if planner.is_in_part || (is_only_joint && blocks.len() == 1) {
         return LOST_GPU_REMEDY.to_owned();
     }
     format!("{LOST_GPU_REMEDY}; use `mig-mps up --keep-going` to apply the rest of the profile")

@@ -9,7 +9,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use super::portion::{Portion, all_memory, free_memory, within_limit};
-use crate::client::{NoAccess, check_client_access, check_user, usable_gpus};
+use crate::client::{NoAccess, check_client_access, check_user, usable_gpus, visible_devices};
 use crate::commands::no_daemon_hint;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
@@ -156,10 +156,24 @@ pub fn free_devices<'n>(
     let mut free = Vec::new();
     let mut reasons = Vec::new();
     let mut unnamed_joint = Vec::new();
+    // A variable of the caller may list devices that would do: the others are another job's.
+    let listed = visible_devices(node, environment_variable).unwrap_or_default();
+    let is_listed = |device: &Device| listed.iter().any(|one| one.key == device.key);
+    let is_wanted = |device: &Device| {
+        let served = device.served.as_ref();
+        served.is_some_and(|served| wanted.matches_device(node, served))
+    };
+    let is_one_listed = node
+        .devices
+        .iter()
+        .any(|device| is_wanted(device) && is_listed(device));
     for device in &node.devices {
         let Some(served) = &device.served else {
             continue;
         };
+        if is_one_listed && !is_listed(device) {
+            continue;
+        }
         if !wanted.matches_device(node, served) {
             if wanted.names.is_empty() && wanted.matches_if_named(node, served) {
                 unnamed_joint.push(served.record.name.clone());

@@ -41,7 +41,7 @@ pub struct AppliedProfile {
     /// The id of the boot in which it was applied; `None` if an older mig-mps recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// The GPUs of each joint device, by name: those that it got, or if it was left out, had before.
+    /// The GPUs of each joint device, by name: those that it got, or if it was left out, had when this text was applied before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub joint: JointDevices,
     pub text: String,
@@ -217,12 +217,11 @@ impl ProfileHistory {
         self.content.applied.first()
     }
 
-    /// Returns the GPUs that each joint device of an applied profile had last.
-    pub fn joint_devices(&self) -> JointDevices {
-        let earlier_first = self.content.applied.iter().rev();
-        earlier_first
-            .flat_map(|applied| applied.joint.clone())
-            .collect()
+    /// Returns the profiles with joint devices, the last one first.
+    pub fn profiles_with_joint_devices(&self) -> Vec<AppliedProfile> {
+        let applied = self.content.applied.iter();
+        let with_joint = applied.filter(|applied| !applied.joint.is_empty());
+        with_joint.cloned().collect()
     }
 
     /// Returns every profile with its number, the last one first.

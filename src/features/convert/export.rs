@@ -46,6 +46,13 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     for (_, why) in node.lost_gpus() {
         note(&format!("left out: {why}"));
     }
+    let is_incomplete = |device: &&Device| device.key.is_joint() && !device.exists();
+    for device in node.devices.iter().filter(is_incomplete) {
+        let name = &device.name;
+        note(&format!(
+            "left out: device {name}, of which a GPU is missing; the profile has its other GPUs without a daemon"
+        ));
+    }
     // A caller without a run directory has no daemons either.
     let run = environment.directories().map_or_else(
         |_| environment.roots_run_dir(),

@@ -156,6 +156,12 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         if let Some(first) = devices.first() {
             warn_of_launch(args, &first.served, None);
         }
+        for target in devices
+            .iter()
+            .filter(|one| one.served.record.key.is_joint())
+        {
+            note_listed(&target.served.record, target.gpus.len());
+        }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return exit_with_code(code);
     }
@@ -164,7 +170,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     if served.record.key.is_joint() {
         note_listed(&served.record, variables.visible_gpus(&served.record).len());
     } else {
-        note_visible(&served.record.name);
+        note_visible(&served.record);
     }
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
@@ -248,6 +254,7 @@ impl RunArgs {
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::environment_variable)?;
         let count = devices.len();
+        let can_join = joint_device(&node, &devices).is_ok();
         let free = find_free(&node, &devices);
         let mut ranks = None;
         let joint;
@@ -282,7 +289,7 @@ impl RunArgs {
         let free = if has_one { free } else { None };
         let joined = PrivateDevice::join_all(environment, &devices, free)?;
         if let Some(ranks) = ranks {
-            note_others(&devices[0].name, ranks, count);
+            note_others(&devices[0].name, ranks, count, can_join);
         }
         let code = self.run_on(environment, &node, &joined, copies);
         // Before this process ends, which drops nothing.

@@ -31,11 +31,16 @@ pub(super) fn note_choice(name: &str, portion: Portion) {
 }
 
 /// Says that a program of so many ranks gets fewer devices than it may use.
-pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
+pub(super) fn note_others(first: &str, ranks: usize, count: usize, can_join: bool) {
+    let joint = if can_join {
+        "--joint for one program on all GPUs, or "
+    } else {
+        ""
+    };
     match ranks {
         1 if count > 1 => note(&format!(
-            "the program uses only device {first} of {count} devices; use --joint for one program on all GPUs, or -n \
-             {count} or an MPI launcher for a program on each device (`mpirun -n {count} mig-mps run …`)"
+            "the program uses only device {first} of {count} devices; use {joint}-n {count} or an MPI launcher for a \
+             program on each device (`mpirun -n {count} mig-mps run …`)"
         )),
         2.. if count > ranks => note(&format!(
             "the {ranks} ranks use one device each, of {count} devices; start {count} ranks to use all devices"
@@ -90,10 +95,17 @@ pub(super) fn note_lost(node: &Node) {
 }
 
 /// Says that a program gets one device although its environment names several GPUs. A launcher may start others for these.
-pub(super) fn note_visible(name: &str) {
+pub(super) fn note_visible(record: &DeviceRecord) {
+    let name = &record.name;
     let visible = host::environment_variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let count = visible.split(',').count();
-    if count > 1 && is_only_rank() {
+    let means_it = |word: &str| match word.trim().parse::<u32>() {
+        Ok(number) => record.gpu == Some(number),
+        Err(_) => [&record.uuid, &record.key.gpu]
+            .iter()
+            .any(|uuid| uuid.starts_with(word.trim())),
+    };
+    if count > 1 && visible.split(',').any(means_it) && is_only_rank() {
         note(&format!(
             "the program uses only device {name} of the {count} devices in CUDA_VISIBLE_DEVICES; to use several \
              devices, see `mig-mps help joint`"
@@ -109,9 +121,12 @@ pub(super) fn note_listed(record: &DeviceRecord, count: usize) {
         && let Some(list) = DeviceList::of_caller(host::environment_variable)
     {
         let (name, variable) = (&record.name, list.variable);
+        let why = match &list.end {
+            Some(word) => format!("the list in {variable} ends at \"{word}\""),
+            None => format!("{variable} does not list the other GPUs"),
+        };
         note(&format!(
-            "the program uses {count} of the {all} GPUs of device {name}, because {variable} does not list the other \
-             GPUs"
+            "the program uses {count} of the {all} GPUs of device {name}, because {why}"
         ));
     }
 }

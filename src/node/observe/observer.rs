@@ -16,7 +16,7 @@ use crate::mps::read_mps_table;
 use crate::node::access::find_access_faults;
 use crate::node::{Device, Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Processes, Watched};
-use crate::state::{JointDevices, ProfileHistory, RunDir};
+use crate::state::{ProfileHistory, RunDir};
 
 /// The parts of a snapshot that are read in addition to the records, the GPUs with their MIG devices, and the running daemons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,7 +235,8 @@ impl<'a> Observer<'a> {
                 && history
                     .as_ref()
                     .is_some_and(|history| history.is_default(environment)),
-            joint_before: history.map_or_else(JointDevices::new, |history| history.joint_devices()),
+            joint_before: history
+                .map_or_else(Vec::new, |history| history.profiles_with_joint_devices()),
             detail,
             ..Node::default()
         };

@@ -122,20 +122,30 @@ fn numbers_mean_nothing_where_gpus_differ() {
 fn a_list_ends_where_cuda_ends_it() {
     let sim = joint("share = 4");
     let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
-    let lists = [
-        "1,7,0".to_owned(),
-        format!("1,{first}"),
-        format!("{second},0"),
-        format!("{second},GPU-,{first}"),
-        format!("1,x,{first}"),
-    ];
-    for list in lists {
+    let run = |list: &str| {
+        let mut command = sim.command(&["run", "trainers", "--", "true"]);
+        Ran::of(command.env("CUDA_VISIBLE_DEVICES", list))
+    };
+    for (list, end) in [
+        ("1,-1,0".to_owned(), "-1"),
+        (format!("1,{first}"), first.as_str()),
+        (format!("{second},0"), "0"),
+        (format!("1,x,{first}"), "x"),
+    ] {
         let variables = [("CUDA_VISIBLE_DEVICES", list.as_str())];
         assert_eq!(visible(&sim, &variables, &[]), second, "{list}");
+        let why = format!("because the list in CUDA_VISIBLE_DEVICES ends at \"{end}\"\n");
+        assert_contains(&run(&list).ended(0).stderr, &why);
     }
-    let mut command = sim.command(&["run", "trainers", "--", "true"]);
-    let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", "GPU-")).ended(125);
-    assert_contains(&ran.stderr, "which selects no GPU of device trainers");
+    // A program on fewer GPUs than its caller meant would only be slower.
+    for (list, word) in [
+        ("1,7,0".to_owned(), "7"),
+        (format!("{second},GPU-,{first}"), "GPU-"),
+        ("GPU-".to_owned(), "GPU-"),
+    ] {
+        let what = format!("CUDA_VISIBLE_DEVICES contains \"{word}\", but there is no such device");
+        assert_contains(&run(&list).ended(125).stderr, &what);
+    }
 }
 
 #[test]
