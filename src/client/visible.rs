@@ -39,7 +39,7 @@ pub enum NotVisible {
     Unknown {
         variable: &'static str,
         word: String,
-        problem: Problem,
+        problem: Box<Problem>,
     },
     #[error(
         "{variable} contains the number {number}, which selects no device while a GPU is in MIG mode"
@@ -122,23 +122,30 @@ impl DeviceList {
         })
     }
 
+    /// Returns the UUID of the GPU with a number, which may be a lost GPU of a joint device.
+    fn uuid_with_number<'n>(
+        &self,
+        node: &'n Node,
+        record: &'n DeviceRecord,
+        number: usize,
+    ) -> Result<Option<&'n String>, NotVisible> {
+        if let Some(gpu) = self.gpu_with_number(node, number)? {
+            return Ok(Some(&gpu.uuid));
+        }
+        // The driver reports no UUID of a lost GPU.
+        let position = self
+            .lost_gpus_with_number(node, number)
+            .find_map(|(lost, _)| record.joint_gpus.iter().position(|own| *own == lost));
+        Ok(position.and_then(|at| record.key.joint.get(at)))
+    }
+
     /// Returns the positions of the GPUs of a joint device that are in the list, in order.
     fn gpus_of(&self, node: &Node, record: &DeviceRecord) -> Result<Vec<usize>, NotVisible> {
         let members = &record.key.joint;
         let mut found = BTreeSet::new();
         for word in &self.words {
             let uuid = match word.parse() {
-                Ok(number) => match self.gpu_with_number(node, number)? {
-                    Some(gpu) => Some(&gpu.uuid),
-                    // The driver reports no UUID of a lost GPU.
-                    None => {
-                        let lost = self.lost_gpus_with_number(node, number);
-                        let mut at = lost.filter_map(|(lost, _)| {
-                            record.joint_gpus.iter().position(|own| *own == lost)
-                        });
-                        at.next().and_then(|at| members.get(at))
-                    }
-                },
+                Ok(number) => self.uuid_with_number(node, record, number)?,
                 Err(_) => uuid_that_begins(node, members, word),
             };
             let Some(uuid) = uuid else {
@@ -229,7 +236,7 @@ impl DeviceList {
         NotVisible::Unknown {
             variable: self.variable,
             word: shorten_command(word).into_owned(),
-            problem,
+            problem: Box::new(problem),
         }
     }
 

@@ -62,89 +62,92 @@ pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
+    /// The ends of reasons, and the groups that are refused for them.
+    const SHARED: [(&str, &[&str]); 10] = [
+        (
+            "that of a whole slice or tree",
+            &[
+                "/system.slice",
+                "/site",
+                "/site.slice/jobs.slice",
+                "/pbs.slice/pbs-jobs.slice",
+                "/pbs.slice/pbspro.slice",
+                "/pbs.slice/pbs-.slice",
+                "/oar.slice/oar-u1000-j.slice",
+            ],
+        ),
+        (
+            "that of a service",
+            &[
+                "/system.slice/pbs.service",
+                "/system.slice/condor.service",
+                "/system.slice/slurmd.service",
+                "/system.slice/docker.service",
+                "/system.slice/cron.service",
+                "/system.slice/job-101.service",
+                "/system.slice/sshd.socket",
+                "/system.slice/home.mount",
+                "/openrc/pbs",
+                "/user.slice/user-1000.slice/user@1000.service",
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/dbus.service",
+                "/user.slice/user-500.slice/user@500.service/imp-shell-0-.service",
+            ],
+        ),
+        (
+            "that of a service manager",
+            &["/user.slice/user-1000.slice/user@1000.service/init.scope"],
+        ),
+        (
+            "that of a login session",
+            &[
+                "/user.slice/user-1000.slice/session-5.scope",
+                "/user.slice/user-1000.slice/session-c5.scope",
+            ],
+        ),
+        (
+            "that of all programs of a user",
+            &["/slurm/uid_1000", "/site/uid_1000"],
+        ),
+        (
+            "lacks the ID of a job",
+            &[
+                "/lsf/cluster1/job.",
+                "/slurm/uid_1000/job_",
+                "/system.slice/condor.service/htcondor/condor_",
+                "/system.slice/sge-shepherd-.scope",
+                "/site/job-",
+            ],
+        ),
+        (
+            "not that of a job",
+            &["/slurm_n1/system", "/lsf/cluster1", "/oar/system"],
+        ),
+        (
+            "creates the groups of jobs below it",
+            &[
+                "/system.slice/slurmstepd.scope",
+                "/pbs_jobs.service/jobid",
+                "/pbs_jobs.service/jobs",
+                "/system.slice/pbs.service/pbspro",
+                "/site/torque",
+                "/site/UGE",
+                "/system.slice/condor.service/htcondor",
+                "/site/oar",
+            ],
+        ),
+        (
+            "that of all containers",
+            &["/kubepods/burstable", "/system.slice/docker"],
+        ),
+        (
+            "that of a user's application",
+            &["/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope"],
+        ),
+    ];
+
     #[test]
     fn groups_of_services_sessions_and_batch_systems_have_more_than_one_job() {
-        for (reason, groups) in [
-            (
-                "that of a whole slice or tree",
-                &[
-                    "/system.slice",
-                    "/site",
-                    "/site.slice/jobs.slice",
-                    "/pbs.slice/pbs-jobs.slice",
-                    "/pbs.slice/pbspro.slice",
-                    "/pbs.slice/pbs-.slice",
-                    "/oar.slice/oar-u1000-j.slice",
-                ][..],
-            ),
-            (
-                "that of a service",
-                &[
-                    "/system.slice/pbs.service",
-                    "/system.slice/condor.service",
-                    "/system.slice/slurmd.service",
-                    "/system.slice/docker.service",
-                    "/system.slice/cron.service",
-                    "/system.slice/job-101.service",
-                    "/system.slice/sshd.socket",
-                    "/system.slice/home.mount",
-                    "/openrc/pbs",
-                    "/user.slice/user-1000.slice/user@1000.service",
-                    "/user.slice/user-1000.slice/user@1000.service/app.slice/dbus.service",
-                    "/user.slice/user-500.slice/user@500.service/imp-shell-0-.service",
-                ],
-            ),
-            (
-                "that of a service manager",
-                &["/user.slice/user-1000.slice/user@1000.service/init.scope"],
-            ),
-            (
-                "that of a login session",
-                &[
-                    "/user.slice/user-1000.slice/session-5.scope",
-                    "/user.slice/user-1000.slice/session-c5.scope",
-                ],
-            ),
-            (
-                "that of all programs of a user",
-                &["/slurm/uid_1000", "/site/uid_1000"],
-            ),
-            (
-                "lacks the ID of a job",
-                &[
-                    "/lsf/cluster1/job.",
-                    "/slurm/uid_1000/job_",
-                    "/system.slice/condor.service/htcondor/condor_",
-                    "/system.slice/sge-shepherd-.scope",
-                    "/site/job-",
-                ],
-            ),
-            (
-                "not that of a job",
-                &["/slurm_n1/system", "/lsf/cluster1", "/oar/system"],
-            ),
-            (
-                "creates the groups of jobs below it",
-                &[
-                    "/system.slice/slurmstepd.scope",
-                    "/pbs_jobs.service/jobid",
-                    "/pbs_jobs.service/jobs",
-                    "/system.slice/pbs.service/pbspro",
-                    "/site/torque",
-                    "/site/UGE",
-                    "/system.slice/condor.service/htcondor",
-                    "/site/oar",
-                ],
-            ),
-            (
-                "that of all containers",
-                &["/kubepods/burstable", "/system.slice/docker"],
-            ),
-            (
-                "that of a user's application",
-                &["/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope"],
-            ),
-        ] {
+        for (reason, groups) in SHARED {
             for group in groups {
                 let found = reason_of_shared_group(group);
                 assert!(

@@ -156,10 +156,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         if let Some(first) = devices.first() {
             warn_of_launch(args, &first.served, None);
         }
-        for target in devices
-            .iter()
-            .filter(|one| one.served.record.key.is_joint())
-        {
+        for target in &devices {
             note_listed(&target.served.record, target.gpus.len());
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;

@@ -116,7 +116,8 @@ pub(super) fn note_visible(record: &DeviceRecord) {
 /// Says that a program gets only some GPUs of a joint device, because its environment lists no others.
 pub(super) fn note_listed(record: &DeviceRecord, count: usize) {
     let all = record.driver_uuids().len();
-    if count < all
+    if record.key.is_joint()
+        && count < all
         && is_only_rank()
         && let Some(list) = DeviceList::of_caller(host::environment_variable)
     {
