@@ -156,10 +156,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
         if let Some(first) = devices.first() {
             warn_of_launch(args, &first.served, None);
         }
-        for target in devices
-            .iter()
-            .filter(|one| one.served.record.key.is_joint())
-        {
+        for target in &devices {
             note_listed(&target.served.record, target.gpus.len());
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
@@ -167,11 +164,8 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     }
     let (served, variables) = args.choose_device(environment)?;
     warn_of_launch(args, &served, None);
-    if served.record.key.is_joint() {
-        note_listed(&served.record, variables.visible_gpus(&served.record).len());
-    } else {
-        note_visible(&served.record);
-    }
+    note_visible(&served.record);
+    note_listed(&served.record, variables.visible_gpus(&served.record).len());
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }

@@ -370,12 +370,18 @@ fn a_private_joint_device_without_a_lost_gpu_says_so() {
             Some(visible) => command.env("CUDA_VISIBLE_DEVICES", visible),
             None => command.env_remove("CUDA_VISIBLE_DEVICES"),
         };
-        Ran::of(&mut command).ended(0).stderr
+        Ran::of(&mut command)
     };
-    let said = private(None);
+    let said = private(None).ended(0).stderr;
     assert!(said.starts_with("note: GPU 1 is lost ("), "{said}");
     assert_contains(&said, "): the program does not use this GPU\n");
-    assert_eq!(private(Some("1,2")), "");
+    // Numbers are indices, which a lost GPU keeps.
+    assert_eq!(private(Some("2,3")).ended(0).stderr, "");
+    let refused = private(Some("1,2")).ended(125).stderr;
+    assert_contains(
+        &refused,
+        "CUDA_VISIBLE_DEVICES contains \"1\", but GPU 1 is lost (",
+    );
 }
 
 #[test]
