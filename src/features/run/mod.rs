@@ -164,11 +164,8 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     }
     let (served, variables) = args.choose_device(environment)?;
     warn_of_launch(args, &served, None);
-    if served.record.key.is_joint() {
-        note_listed(&served.record, variables.visible_gpus(&served.record).len());
-    } else {
-        note_visible(&served.record);
-    }
+    note_visible(&served.record);
+    note_listed(&served.record, variables.visible_gpus(&served.record).len());
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }

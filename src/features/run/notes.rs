@@ -105,7 +105,7 @@ pub(super) fn note_visible(record: &DeviceRecord) {
             .iter()
             .any(|uuid| uuid.starts_with(word.trim())),
     };
-    if count > 1 && visible.split(',').any(means_it) && is_only_rank() {
+    if !record.key.is_joint() && count > 1 && visible.split(',').any(means_it) && is_only_rank() {
         note(&format!(
             "the program uses only device {name} of the {count} devices in CUDA_VISIBLE_DEVICES; to use several \
              devices, see `mig-mps help joint`"

@@ -375,10 +375,11 @@ fn a_private_joint_device_without_a_lost_gpu_says_so() {
     let said = private(None).ended(0).stderr;
     assert!(said.starts_with("note: GPU 1 is lost ("), "{said}");
     assert_contains(&said, "): the program does not use this GPU\n");
+    // Numbers are indices, which a lost GPU keeps.
     assert_eq!(private(Some("2,3")).ended(0).stderr, "");
-    let said = private(Some("1,2")).ended(125).stderr;
+    let refused = private(Some("1,2")).ended(125).stderr;
     assert_contains(
-        &said,
+        &refused,
         "CUDA_VISIBLE_DEVICES contains \"1\", but GPU 1 is lost (",
     );
 }

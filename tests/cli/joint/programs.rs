@@ -48,10 +48,19 @@ fn a_program_of_a_job_sees_the_gpus_of_the_job() {
     let step = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "1")];
     assert_eq!(visible(&sim, &step, &[]), second);
     assert_eq!(visible(&sim, &step, &["--visible", "index"]), "1");
-    for value in ["2", &third, "", "-1,0"] {
+    let none = "which selects no GPU of device trainers";
+    let unknown = "contains \"x\", but there is no such device";
+    let others = [
+        ("2", none),
+        (&third, none),
+        ("", none),
+        ("-1,0", none),
+        ("x", unknown),
+    ];
+    for (value, why) in others {
         let mut command = sim.command(&["run", "trainers", "--", "true"]);
         let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", value)).ended(125);
-        assert_contains(&ran.stderr, "which selects no GPU of device trainers");
+        assert_contains(&ran.stderr, why);
     }
 }
 
