@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{AccessFault, Closer, DaemonState};
+use super::{AccessFault, Closer, DaemonState, Gpu};
 use crate::config::{
     DEFAULT_PIPE_DIRECTORIES, PRIVATE_DIRECTORY_LETTERS, PRIVATE_DIRECTORY_PREFIX,
 };
@@ -543,6 +543,17 @@ impl Unmanaged {
             .and_then(|pipe| pipe.ancestors().nth(2)?.file_name()?.to_str())
             .and_then(|name| name.strip_prefix(PRIVATE_DIRECTORY_PREFIX))
             .is_some_and(|letters| letters.len() == PRIVATE_DIRECTORY_LETTERS)
+    }
+
+    /// True unless its `CUDA_VISIBLE_DEVICES` lists other GPUs.
+    pub fn may_see(&self, gpu: &Gpu) -> bool {
+        let Variable::Is(list) = &self.visible else {
+            return true;
+        };
+        list.split(',').map(str::trim).any(|word| {
+            let is_number = word.parse() == Ok(gpu.index);
+            is_number || (word.starts_with("GPU-") && gpu.uuid.starts_with(word))
+        })
     }
 
     /// True if it serves the device with that name.

@@ -92,7 +92,17 @@ impl DevicePlan {
                 .collect(),
         };
         let uuid = self.uuid.as_deref().unwrap_or_default();
-        UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present)
+        let mut found = UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present);
+        // A daemon that serves a GPU of a joint device may not serve this one.
+        let own = node.gpus.iter().find(|gpu| self.is_whole_gpu(gpu));
+        if let Some(gpu) = own.filter(|_| present.iter().any(|one| one.key.is_joint())) {
+            let sees = |pid| {
+                let mut all = node.unmanaged.iter();
+                all.any(|daemon| daemon.pid == pid && daemon.may_see(gpu))
+            };
+            found.retain(|daemon| sees(daemon.pid));
+        }
+        found
     }
 
     /// True for a device that is this GPU as a whole.

@@ -115,6 +115,11 @@ fn an_unmanaged_daemon_on_any_of_its_gpus_is_shown_with_it() {
         let ran = sim.up(TRAINERS, &["--yes"]).ended(0);
         let beside = format!("(only an unmanaged daemon, pid {pid}, serves it)");
         assert_contains(&ran.stdout, &beside);
+        // And when it is split again.
+        let split = "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\nname = \"t{gpu}\"\n";
+        let plan = sim.up(split, &["--yes", "--dry-run"]).ended(0).stdout;
+        assert_contains(&plan, &format!("serves it): t{index}\n"));
+        assert_contains(&plan, &format!("(no daemon yet): t{}\n", 1 - index));
     }
 }
 
