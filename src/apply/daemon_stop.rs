@@ -85,10 +85,6 @@ pub(super) fn stop_served_daemon(
         })?;
     }
     let mut ended = stop_daemon(run, &served.record, request);
-    if successor.is_some_and(|start| start.name != served.record.name) {
-        let unlinked = run.run_dir.remove_link(&served.record);
-        ended = ended.and(unlinked.map_err(Cause::from));
-    }
     // A daemon whose directory could not be removed has stopped all the same.
     let has_stopped = ended.is_ok() || !is_alive(run, &served.record);
     if let Err(Cause::Mps(MpsError::Failed {

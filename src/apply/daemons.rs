@@ -99,7 +99,7 @@ pub(super) fn start_daemon(
         Err(cause) => cause,
     };
     let kept = match served {
-        Some(served) if start.by == StartedBy::Up => restore_record(run, &record, &served.record),
+        Some(served) if start.by == StartedBy::Up => restore_record(run, &served.record),
         Some(_) => ensure_record(run, &record),
         None => Ok(()),
     };
@@ -127,7 +127,7 @@ pub(super) fn restart_daemon(
         ..before.clone()
     };
     match bring_up(run, &mut record, keeps_record) {
-        Err(cause) if keeps_record => Err(cause.with_cleanup(restore_record(run, before, before))),
+        Err(cause) if keeps_record => Err(cause.with_cleanup(restore_record(run, before))),
         other => other.map(drop),
     }
 }
@@ -343,17 +343,10 @@ fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
 }
 
 /// Replaces the record of a daemon that did not start with the record from before.
-fn restore_record(
-    run: &Run<'_>,
-    record: &DeviceRecord,
-    before: &DeviceRecord,
-) -> Result<(), Cause> {
+fn restore_record(run: &Run<'_>, before: &DeviceRecord) -> Result<(), Cause> {
     // The record of a process that the kernel cannot end stays.
-    if matches!(run.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+    if matches!(run.run_dir.load_record(&before.uuid), Ok(Some(left)) if left.daemon.is_some()) {
         return Ok(());
-    }
-    if record.name != before.name {
-        run.run_dir.remove_link(record)?;
     }
     forget_daemon(run, before)
 }

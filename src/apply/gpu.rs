@@ -194,11 +194,7 @@ impl<'a> GpuRun<'a> {
                         && find_successor(self.gpu.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
-                let mut result = stop_daemon(self.gpu.run, record, request);
-                if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.gpu.run.run_dir.remove_link(record);
-                    result = result.and(unlinked.map_err(Cause::from));
-                }
+                let result = stop_daemon(self.gpu.run, record, request);
                 self.add_step_result(&step, result);
             }
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::run_dir::{
     BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
-    leads_to_device, remove_half_made,
+    leads_to_device, load_record_in, remove_half_made,
 };
 use crate::host::{Directory, EntryKind, FileError, FileResult, Uid, caller};
 use crate::mps::QUARANTINE;
@@ -86,8 +86,8 @@ impl RunDir {
             .collect()
     }
 
-    /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
-    /// links, device directories without a record. Removes the directories of container runtimes, too.
+    /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, links that are
+    /// broken or have an earlier name, device directories without a record. Removes the directories of container runtimes, too.
     pub fn remove_leftovers(&self) -> FileResult<()> {
         let directory = self.open()?;
         for name in directory.entry_names()? {
@@ -106,10 +106,14 @@ impl RunDir {
                 let Some(to) = by_name.read_link(&name) else {
                     continue;
                 };
-                let device = to.file_name().map(|uuid| directory.open_child(uuid));
-                let has_record =
-                    matches!(device, Some(Ok(Some(device))) if device.has_entry(RECORD));
-                if !has_record || is_half_made(&name) {
+                let record = to.file_name().and_then(OsStr::to_str);
+                let is_its_name = match record.map(|uuid| load_record_in(&directory, uuid)) {
+                    Some(Ok(Some(record))) => *record.name == name,
+                    // The link is the only name of a device whose record cannot be read.
+                    Some(Err(_)) => true,
+                    Some(Ok(None)) | None => false,
+                };
+                if !is_its_name || is_half_made(&name) {
                     by_name.remove_made(&name, LINK)?;
                 }
             }

@@ -226,7 +226,7 @@ impl RunDir {
         mark.map(|mark| mark.modified)
     }
 
-    /// Writes a device's record and its link by name.
+    /// Writes a device's record and its link by name, in the place of the link by an earlier name.
     pub fn write_record(&self, record: &DeviceRecord) -> FileResult<()> {
         let is_new = !self.has_record(&record.uuid);
         self.try_to_write_record(record).inspect_err(|_| {
@@ -238,8 +238,13 @@ impl RunDir {
     }
 
     fn try_to_write_record(&self, record: &DeviceRecord) -> FileResult<()> {
+        let before = self.load_record(&record.uuid).ok().flatten();
         self.replace_record(record)?;
-        link_by_name(&self.open()?, record)
+        link_by_name(&self.open()?, record)?;
+        match before.filter(|before| before.name != record.name) {
+            Some(renamed) => self.remove_link(&renamed),
+            None => Ok(()),
+        }
     }
 
     /// Writes a device's record only. Its link by name stays as it is.
@@ -263,7 +268,7 @@ impl RunDir {
     }
 
     /// Removes the link to a device by its name, if the name still leads to the device.
-    pub fn remove_link(&self, record: &DeviceRecord) -> FileResult<()> {
+    fn remove_link(&self, record: &DeviceRecord) -> FileResult<()> {
         let target = Path::new("..").join(&record.uuid);
         // In what is no directory, there is no link.
         if let Ok(Some(by_name)) = self.open()?.open_child(BY_NAME)
@@ -368,7 +373,10 @@ impl RunDir {
 }
 
 /// Returns the record of one device; `None` if the entry is no device directory.
-fn load_record_in(directory: &Directory, name: &str) -> FileResult<Option<DeviceRecord>> {
+pub(super) fn load_record_in(
+    directory: &Directory,
+    name: &str,
+) -> FileResult<Option<DeviceRecord>> {
     match directory.open_child(name) {
         Ok(Some(device)) => load_json(&device, RECORD),
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),

@@ -117,6 +117,9 @@ fn half_made_files_are_removed() {
     .unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/.0.4.new")).unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/0.4")).unwrap();
+    // A device was renamed.
+    let target = format!("../{}", testbed.sim.uuid("0.0"));
+    std::os::unix::fs::symlink(target, run.join("by-name/earlier")).unwrap();
     let kept = run.join("somebody-elses");
     fs::create_dir(&kept).unwrap();
     fs::write(kept.join("file"), "").unwrap();

@@ -435,3 +435,35 @@ fn only_sessions_that_are_left_are_ended() {
     drop(running.stdin.take());
     running.wait().unwrap();
 }
+
+/// The names in the run directory that lead to devices.
+fn links(sim: &Sim) -> Vec<String> {
+    let links = fs::read_dir(sim.node.run_dir().join("by-name")).unwrap();
+    let names = links.map(|link| link.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// Of a MIG device, a whole GPU and a joint device.
+#[test]
+fn a_renamed_device_has_no_link_by_its_earlier_name() {
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\nname = \"class\"\nmps = { serve = \"all\" }\n";
+    let joint = whole.replace("mps", "joint = true\nmps");
+    for (gpus, profile) in [(1, LAB), (1, whole), (2, &joint)] {
+        let sim = Sim::served("h200", gpus, profile);
+        let before = links(&sim);
+        assert_eq!(before[0], "class");
+        let client = sim.client("class");
+        let renamed = profile.replace("\"class\"", "\"course\"");
+        let args = ["--drain", "1", "--no-new", "--yes"];
+        sim.up(&renamed, &args).ended(4);
+        assert_eq!(links(&sim), before);
+        finishes(client);
+        sim.run(&["heal"]).ended(0);
+        let after = links(&sim);
+        assert_eq!((after[0].as_str(), after.len()), ("course", before.len()));
+        sim.up(profile, &["--yes"]).ended(0);
+        assert_eq!(links(&sim), before);
+    }
+}
