@@ -274,7 +274,7 @@ impl DeviceList {
     ) -> Result<Option<&'n Gpu>, NotVisible> {
         let variable = self.variable;
         let is_of_cuda = variable == VISIBLE;
-        if node.gpus.iter().any(Gpu::in_mig_mode) {
+        if is_of_cuda && node.gpus.iter().any(Gpu::in_mig_mode) {
             return Err(NotVisible::Mig { variable, number });
         }
         let first = node.gpus.first().map(|gpu| &gpu.product);
@@ -291,7 +291,12 @@ impl DeviceList {
             };
             own.is_some_and(|own| own as usize == number)
         };
-        Ok(node.gpus.iter().find(has_number))
+        let found = node.gpus.iter().find(has_number);
+        // Slurm may have counted its instances.
+        if found.is_some_and(Gpu::in_mig_mode) {
+            return Err(NotVisible::Mig { variable, number });
+        }
+        Ok(found)
     }
 }
 

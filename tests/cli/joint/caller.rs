@@ -208,27 +208,37 @@ fn the_gpus_of_the_caller_are_read_once_for_all_copies() {
     assert_eq!(opens_of(&["run", "-n", "6"]), opens_of(&["run", "-n", "1"]));
 }
 
-/// MIG devices have no numbers, so CUDA would count other devices than the caller.
+/// MIG devices have no numbers, so CUDA would count other devices than the caller. Slurm's numbers are those of files.
 #[test]
-fn numbers_mean_nothing_where_a_gpu_is_in_mig_mode() {
+fn numbers_of_cuda_mean_nothing_where_a_gpu_is_in_mig_mode() {
     let mig = "[[gpu]]\nselect = { index = [2] }\ndevices = [ { profile = \"1g\" } ]\n";
     let sim = Sim::served("h200", 3, &format!("{TRAINERS}{mig}"));
-    for variable in ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS"] {
+    for (variable, value) in [("CUDA_VISIBLE_DEVICES", "1"), ("SLURM_JOB_GPUS", "2")] {
         for args in [
             ["run", "trainers", "--", "true"].as_slice(),
             &["run", "--any", "trainers", "--", "true"],
             &["env", "trainers"],
         ] {
-            let ran = Ran::of(sim.command(args).env(variable, "1"));
+            let ran = Ran::of(sim.command(args).env(variable, value));
             assert!([2, 125].contains(&ran.status), "{args:?}: {ran:?}");
             let number = format!(
-                "{variable} contains the number 1, which selects no device while a GPU is in MIG mode"
+                "{variable} contains the number {value}, which selects no device while a GPU is in MIG mode"
             );
             assert_contains(&ran.stderr, &number);
             assert_contains(&ran.stderr, "set CUDA_VISIBLE_DEVICES to UUIDs");
         }
     }
-    let second = gpu(&sim, 1);
-    let by_uuid = [("CUDA_VISIBLE_DEVICES", second.as_str())];
-    assert_eq!(visible(&sim, &by_uuid, &[]), second);
+    let [first, second] = [gpu(&sim, 0), gpu(&sim, 1)];
+    let both = format!("{first},{second}");
+    for (variable, value, seen) in [
+        ("CUDA_VISIBLE_DEVICES", second.as_str(), &second),
+        ("SLURM_JOB_GPUS", "0,1", &both),
+        ("SLURM_STEP_GPUS", "1", &second),
+    ] {
+        assert_eq!(
+            &visible(&sim, &[(variable, value)], &[]),
+            seen,
+            "{variable}"
+        );
+    }
 }
