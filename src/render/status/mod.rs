@@ -9,6 +9,7 @@ mod rows;
 mod users;
 mod verdict;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Result;
@@ -18,6 +19,7 @@ use super::findings::fold_findings;
 use super::format::{format_ago, format_count, shorten_list, wrap_text};
 use super::output;
 use super::table::Table;
+use crate::host::Pid;
 use crate::node::{Applied, Device, Finding, Node};
 use crate::plan::needs_healing;
 
@@ -302,9 +304,17 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
     if !sentences.is_empty() || !remarks.is_empty() || !outside.is_empty() {
         parts.add_gap();
     }
-    match outside.as_slice() {
-        [] => {}
-        [one] => {
+    // One on GPUs of several devices is a problem of each.
+    let programs: BTreeSet<Pid> = node
+        .devices_to_show(devices)
+        .into_iter()
+        .flat_map(|device| &device.outside_mps)
+        .filter(|program| program.is_served)
+        .map(|program| program.pid)
+        .collect();
+    match (outside.as_slice(), programs.len()) {
+        ([], _) => {}
+        ([one, ..], 1) => {
             let remedy = one.remedy.as_deref().unwrap_or_default();
             let device = one.device.as_deref().and_then(|name| node.device_named(name));
             // A narrow table cuts the cause.
@@ -315,9 +325,8 @@ fn add_notices(parts: &mut StatusWriter<'_>, node: &Node, devices: &[String]) {
                 "1 program computes outside MPS{cause} and is time-sliced with all clients; {remedy}"
             ));
         }
-        several => parts.add_line(&format!(
-            "{} programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the causes and remedies",
-            several.len()
+        (_, several) => parts.add_line(&format!(
+            "{several} programs compute outside MPS and are time-sliced with all clients; run `mig-mps doctor` to see the causes and remedies"
         )),
     }
     for sentence in &sentences {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::format::{format_gib, shorten_list};
 use super::columns::format_user;
-use crate::host::{Uid, Workload};
+use crate::host::{Pid, Uid, Workload};
 use crate::node::Device;
 use crate::render::table::{Column, Table};
 
@@ -17,7 +17,8 @@ struct UserUse<'a> {
     devices: Vec<&'a str>,
     clients: usize,
     waiting: usize,
-    outside: usize,
+    /// One may be on several devices.
+    outside: BTreeSet<Pid>,
     memory: u64,
     has_unknown_memory: bool,
     workloads: BTreeSet<String>,
@@ -71,7 +72,7 @@ pub(super) fn user_table(devices: &[&Device]) -> Table {
         for program in &device.outside_mps {
             let of_user = uses.entry(program.user).or_default();
             of_user.add_program(name, program.memory, program.workload.as_ref());
-            of_user.outside += 1;
+            of_user.outside.insert(program.pid);
         }
     }
     let mut uses: Vec<_> = uses.into_iter().collect();
@@ -98,7 +99,7 @@ pub(super) fn user_table(devices: &[&Device]) -> Table {
             format_user(user),
             of_user.clients.to_string(),
             count(of_user.waiting),
-            count(of_user.outside),
+            count(of_user.outside.len()),
             of_user.format_memory(),
             of_user.format_workloads(),
             of_user.devices.len().to_string(),

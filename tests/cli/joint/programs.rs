@@ -1,7 +1,7 @@
 //! Programs on joint devices: which GPUs they see, and who is where.
 
 use serde_json::json;
-use testkit::{Ran, Sim, assert_contains, in_state};
+use testkit::{App, Ran, Sim, assert_contains, in_state};
 
 use super::{TRAINERS, client_on, clients, gpu, joint};
 
@@ -175,7 +175,7 @@ fn a_program_outside_mps_is_seen_on_each_of_its_gpus() {
             .args(["hold"])
             .env("CUDA_VISIBLE_DEVICES", gpu(&sim, index))
             .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
-        let mut outside = testkit::App::start(program);
+        let mut outside = App::start(program);
         assert!(outside.wait_up().ends_with("mps no"));
         let status = sim.status();
         let problem = &status["problems"][0];
@@ -313,4 +313,33 @@ fn words_and_series_name_it() {
     assert_contains(&exported, "joint = true");
     sim.up_does_nothing(&exported);
     sim.up_does_nothing(&TRAINERS.replace("\"all\" }", "\"all\", share = 2 }"));
+}
+
+#[test]
+fn a_program_outside_mps_on_two_devices_is_one_program() {
+    let both = format!("{TRAINERS}{}", TRAINERS.replace("[0, 1]", "[2, 3]"));
+    let both = both.replacen("trainers", "first", 1);
+    let single = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    for (profile, problems) in [(both.as_str(), 2), (single, 4)] {
+        let sim = Sim::served("h200", 4, profile);
+        let mut program = sim.node.program("cuda-app");
+        program.args(["hold", "--on", "all"]);
+        program.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+        let mut outside = App::start(program);
+        outside.wait_up();
+        let shown = sim.run(&["status"]).stdout;
+        assert_contains(&shown, "1 program computes outside MPS");
+        assert_eq!(shown.matches("cuda-app hold").count(), problems, "{shown}");
+        let by_user = sim.run(&["status", "--by-user"]).stdout;
+        assert_contains(&by_user, "root        0            1 ");
+        let mut other = sim.node.program("cuda-app");
+        other.args(["hold", "--on", "3"]);
+        other.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+        let mut second = App::start(other);
+        second.wait_up();
+        let shown = sim.run(&["status"]).stdout;
+        assert_contains(&shown, "\n2 programs compute outside MPS");
+        second.finish();
+        outside.finish();
+    }
 }
