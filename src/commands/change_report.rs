@@ -10,7 +10,7 @@ use crate::apply::ApplyError;
 use crate::client::Verified;
 use crate::error::{CommandError, Result, command_error};
 use crate::failure::{Failure, Problem};
-use crate::host::{Environment, Lock, Unit, join_words};
+use crate::host::{Environment, Lock, Unit, format_gpus, join_words};
 use crate::node::{Gpu, Node, Served};
 use crate::plan::{Plan, block_selects};
 use crate::profile::Profile;
@@ -61,7 +61,40 @@ impl Outcome {
                 missing.push(failed);
             }
         }
+        for incomplete in self.incomplete_joint_devices() {
+            if !missing.contains(&incomplete) {
+                missing.push(incomplete);
+            }
+        }
         missing
+    }
+
+    /// Returns the joint devices that did not start because a step failed on some of their GPUs: for each of the other GPUs, or
+    /// once if there is none.
+    fn incomplete_joint_devices(&self) -> Vec<Problem> {
+        let failed = self.failed.iter().flat_map(ApplyError::missing_parts);
+        let failed: Vec<Problem> = failed.collect();
+        let mut incomplete = Vec::new();
+        for start in self.plan.starts().filter(|start| !start.joint.is_empty()) {
+            let has_failed = |gpu: &u32| failed.iter().any(|one| one.gpu == Some(*gpu));
+            let (lost, rest): (Vec<u32>, Vec<u32>) =
+                start.joint.iter().partition(|gpu| has_failed(gpu));
+            let is_named = failed
+                .iter()
+                .any(|one| one.device.as_ref() == Some(&start.name));
+            if lost.is_empty() || is_named {
+                continue;
+            }
+            let are = if lost.len() == 1 { "is" } else { "are" };
+            let (name, gpus) = (&start.name, format_gpus(&lost));
+            let what = format!("device {name} needs all its GPUs: {gpus} {are} left out");
+            let on = if rest.is_empty() { &lost[..1] } else { &rest };
+            incomplete.extend(on.iter().map(|gpu| Problem {
+                gpu: Some(*gpu),
+                ..Problem::without_hint(what.clone())
+            }));
+        }
+        incomplete
     }
 
     /// True if nothing of a profile is on the node: of every GPU that it selects, all was left out or failed.
@@ -115,18 +148,17 @@ impl Outcome {
     /// Notes the parts of the profile that were left out, or all of it (`is_of_nothing`): in the plan, in the error of the
     /// command, and for a document in the node, which was read before these parts are recorded.
     pub fn note_missing_parts(&mut self, is_of_nothing: bool, is_for_document: bool) {
-        let missing = self.missing_parts();
+        self.plan.missing = self.missing_parts();
         if let Some(error) = self.partial_error(is_of_nothing) {
             // It has the failures, too.
             self.failed = None;
             self.defer_error(error);
         }
         self.node.missing = if is_for_document {
-            missing.clone()
+            self.plan.missing.clone()
         } else {
             Vec::new()
         };
-        self.plan.missing = missing;
     }
 
     /// Makes the command end with this error after its report. An earlier error becomes a note.

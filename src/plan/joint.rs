@@ -44,8 +44,8 @@ impl<'a> Planner<'a> {
         }
         if let Some(out) = gpus.iter().find(|gpu| self.leaves_alone(gpu)) {
             let why = format!("GPU {} is left out", out.index);
-            let hint = "find out why that GPU is left out";
-            return Err(incomplete_problem(whole, &why, hint).into());
+            // The GPU's own problem has the remedy.
+            return Err(incomplete_problem(whole, &why, "").into());
         }
         if let Some((lost, why)) = lost_gpus_of(self, block).next() {
             let problem = Problem {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use testkit::{App, Ran, Sim, assert_contains, in_state, needs_root, under, wait_until};
 
 use super::{TRAINERS, gpu, joint, trainers};
+use crate::cli::devices::uuids::nvidia_smi;
 
 fn copy(from: &Path, to: &Path) {
     let mut command = Command::new("cp");
@@ -324,6 +325,32 @@ fn what_keep_going_leaves_out_for_a_lost_gpu_is_said_once() {
     let problems = sim.status()["problems"].to_string();
     let left_out = problems.matches("profile-incomplete").count();
     assert_eq!(left_out, 1, "{problems}");
+}
+
+/// A GPU that cannot leave MIG mode leaves the device out.
+#[test]
+fn a_failure_on_one_gpu_names_the_joint_device_that_is_left_out() {
+    let sim = Sim::with("h100-80gb-sxm", 3);
+    nvidia_smi(&sim, "-i 1 -mig 1");
+    let _holder = sim.node.holder(&[1]);
+    let rest = "[[gpu]]\nselect = { index = [2] }\nmig = false\n";
+    let ran = sim
+        .up(&format!("{TRAINERS}{rest}"), &["--keep-going", "--yes"])
+        .ended(1);
+    let what = "device trainers needs all its GPUs: GPU 1 is left out";
+    assert_contains(&ran.stderr, &format!("left out:\n  {what}\n  GPU 1 (GPU-"));
+    let status = sim.run(&["status"]).stdout;
+    assert_contains(
+        &status,
+        &format!("the applied profile is incomplete: {what}"),
+    );
+    assert_contains(&status, "the applied profile is incomplete: GPU 1 (GPU-");
+    // Nothing of a profile is there that has no other device.
+    let ran = sim.up(TRAINERS, &["--keep-going", "--yes"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        &format!("no part of the profile could be applied; left out:\n  {what}\n"),
+    );
 }
 
 #[test]
