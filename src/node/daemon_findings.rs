@@ -45,7 +45,10 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
         DaemonState::Fault => gpu_fault_problem(served),
         _ if served.has_lost_compute_mode() => Finding::fail(
             "compute-mode",
-            "the compute mode of its GPU was changed from outside mig-mps; it was exclusive-process",
+            format!(
+                "the compute mode of {} was changed from outside mig-mps; it was exclusive-process",
+                node.gpus_with_lost_mode(served)
+            ),
         )
         .with_remedy(format!("run `mig-mps restart {name}` to set it again")),
         _ if served.is_abandoned => Finding::fail(

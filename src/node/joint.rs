@@ -163,6 +163,19 @@ impl Node {
         Some(describe_former_gpu(uuid, index))
     }
 
+    /// Names the GPUs of a device that are not in the compute mode that its daemon needs.
+    pub(super) fn gpus_with_lost_mode(&self, served: &Served) -> String {
+        if !served.record.key.is_joint() {
+            return "its GPU".to_owned();
+        }
+        let others = self.gpus_with_key(&served.record.key).filter(|gpu| {
+            gpu.compute_mode
+                .is_some_and(|mode| mode != EXCLUSIVE_PROCESS)
+        });
+        let indices: Vec<u32> = others.map(|gpu| gpu.index).collect();
+        format_gpus(&indices)
+    }
+
     /// Returns the device that has a GPU as a whole, if it exists: the GPU itself, or a joint device.
     pub fn whole_device_of(&self, gpu: &Gpu) -> Option<&Device> {
         let joint = |device: &&Device| device.is_whole() && device.key.has_gpu(&gpu.uuid);

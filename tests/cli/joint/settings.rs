@@ -277,6 +277,18 @@ fn no_daemon_starts_on_gpus_in_different_modes() {
     }
 }
 
+#[test]
+fn the_gpus_whose_mode_somebody_has_changed_are_named() {
+    let sim = joint(EXCLUSIVE);
+    for (changed, gpus) in [(&[1][..], "GPU 1"), (&[0, 1], "GPUs 0-1")] {
+        for gpu in changed {
+            set_mode(&sim, *gpu, Default);
+        }
+        let what = format!("trainers: the compute mode of {gpus} was changed from outside mig-mps");
+        assert_contains(&sim.run(&["status"]).stdout, &what);
+    }
+}
+
 /// A GPU in MIG mode has no compute mode: it keeps no other GPU from getting back its own.
 #[test]
 fn down_restores_the_mode_of_the_other_gpus_when_one_is_in_mig_mode() {
