@@ -276,12 +276,13 @@ impl Node {
     fn index_with(&self, mark: GpuMark<'_>) -> Option<u32> {
         let mut indices: Vec<u32> = match mark {
             GpuMark::Index(index) => return Some(index),
-            // Without a driver, only records have UUIDs.
+            // Without a driver, only records have UUIDs. Another GPU may have the index of one that is gone.
             GpuMark::Uuid(start) => {
                 let gpus = self.gpus.iter().map(|gpu| (Some(gpu.index), &gpu.uuid));
                 let recorded = self
                     .devices
                     .iter()
+                    .filter(|device| !device.is_gone())
                     .flat_map(|device| device.gpu_indices().iter().zip(device.key.gpus()))
                     .map(|(index, uuid)| (Some(*index), uuid));
                 let is_meant = |uuid: &str| {

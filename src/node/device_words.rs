@@ -91,7 +91,7 @@ impl Node {
     pub(super) fn devices_of_gpu(&self, index: u32) -> impl Iterator<Item = &Device> {
         self.devices
             .iter()
-            .filter(move |device| device.gpu_indices().contains(&index))
+            .filter(move |device| self.gpu_indices_of(device).contains(&index))
             .filter(|device| !self.is_in_stopped_joint(device))
     }
 

@@ -161,7 +161,7 @@ impl Node {
         let is_of = |gpu: &Gpu| {
             self.devices
                 .iter()
-                .filter(|device| device.gpu_indices().contains(&gpu.index))
+                .filter(|device| device.key.has_gpu(&gpu.uuid))
                 .any(|device| devices.contains(&device.name))
         };
         let mut found = match devices {

@@ -156,6 +156,26 @@ impl Node {
             .filter_map(|uuid| self.gpu_with_uuid(uuid))
     }
 
+    /// Returns the indices of a device's GPUs, as far as they are known; of a joint device that lacks a GPU, those of the others.
+    pub fn gpu_indices_of(&self, device: &Device) -> Vec<u32> {
+        if device.key.is_joint() && device.is_gone() {
+            return self
+                .gpus_with_key(&device.key)
+                .map(|gpu| gpu.index)
+                .collect();
+        }
+        device.gpu_indices().to_vec()
+    }
+
+    /// Gives the GPUs of a recorded joint device that are there the indices that they have now.
+    pub(super) fn renumber_gpus(&self, device: &mut Device) {
+        for (index, uuid) in device.joint_gpus.iter_mut().zip(&device.key.joint) {
+            if let Some(gpu) = self.gpu_with_uuid(uuid) {
+                *index = gpu.index;
+            }
+        }
+    }
+
     /// Describes the first GPU of a device that is not seen.
     pub(super) fn first_absent_gpu(&self, served: &Served) -> Option<String> {
         let mut gpus = served.record.gpus_with_indices();

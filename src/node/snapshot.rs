@@ -144,10 +144,12 @@ impl Node {
         }
         for served in records {
             let presence = self.presence_of_missing(&served.record);
-            devices.push(Device {
+            let mut device = Device {
                 presence,
                 ..Device::recorded(served)
-            });
+            };
+            self.renumber_gpus(&mut device);
+            devices.push(device);
         }
         self.devices = devices;
         self.name_stopped_devices();

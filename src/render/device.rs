@@ -53,7 +53,7 @@ impl DeviceDocument {
 /// A GPU of a joint device.
 #[derive(Debug, Serialize, JsonSchema)]
 struct JointGpu {
-    /// The index.
+    /// The index; the former one if the GPU no longer exists.
     index: u32,
     /// The UUID, `GPU-…`.
     uuid: String,

@@ -52,9 +52,9 @@ const ALL_COLUMNS: [StatusColumn; 18] = [
         name: "gpu",
         help: "Index of its GPU, or indices of a joint device",
         column: Column::right_aligned("GPU", 7),
-        cell: |_, device| {
-            let gpus = device.gpu_indices();
-            (!gpus.is_empty()).then(|| format_ranges(gpus))
+        cell: |node, device| {
+            let gpus = node.gpu_indices_of(device);
+            (!gpus.is_empty()).then(|| format_ranges(&gpus))
         },
     },
     StatusColumn {
@@ -203,7 +203,7 @@ impl StatusColumn {
     fn format_usual_cell(&self, node: &Node, row: &DeviceRow<'_>) -> String {
         let cell = match self.name {
             "name" => row.names(),
-            "gpu" => row.gpus(),
+            "gpu" => row.gpus(node),
             // They are equal by chance.
             "since" if row.is_of_several() => SEVERAL.to_owned(),
             _ => row.value_of_all(|device| self.format_cell(node, device)),

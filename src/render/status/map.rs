@@ -79,8 +79,7 @@ fn draw_group(node: &Node, group: &[&[&Device]], width: usize) -> String {
     };
     let indices: Vec<u32> = group
         .iter()
-        .flat_map(|gpu| gpu[0].gpu_indices())
-        .copied()
+        .flat_map(|gpu| node.gpu_indices_of(gpu[0]))
         .collect();
     let title = format!("{}  {}", format_gpus(&indices), gpu.product);
     let mut out = style(title).bold().to_string();

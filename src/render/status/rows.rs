@@ -108,11 +108,10 @@ impl<'a> DeviceRow<'a> {
     }
 
     /// Formats the indices of the GPUs: `3`, `0-7`.
-    pub fn gpus(&self) -> String {
+    pub fn gpus(&self, node: &Node) -> String {
         let indices: BTreeSet<u32> = self
             .devices()
-            .flat_map(Device::gpu_indices)
-            .copied()
+            .flat_map(|device| node.gpu_indices_of(device))
             .collect();
         let indices: Vec<u32> = indices.into_iter().collect();
         format_ranges(&indices)

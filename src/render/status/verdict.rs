@@ -128,9 +128,16 @@ fn describe_devices(node: &Node, names: &[String], devices: &[&Device]) -> Strin
     if devices.is_empty() {
         return format!("no devices on {}", format_count(all, "GPU"));
     }
-    let gpus: BTreeSet<&String> = devices.iter().flat_map(|one| one.key.gpus()).collect();
+    let is_there =
+        |device: &Device, gpu: &str| !device.is_gone() || node.gpu_with_uuid(gpu).is_some();
+    let gpus: BTreeSet<&String> = devices
+        .iter()
+        .flat_map(|one| one.key.gpus().iter().filter(|gpu| is_there(one, gpu)))
+        .collect();
     let devices = format_count(devices.len(), "device");
-    if names.is_empty() && gpus.len() < all {
+    if gpus.is_empty() {
+        devices
+    } else if names.is_empty() && gpus.len() < all {
         format!(
             "{devices} on {} of {}",
             gpus.len(),

@@ -278,3 +278,68 @@ fn one_that_was_removed_while_the_daemon_runs_is_named() {
     assert!(!status.contains("to restore it"), "{status}");
     sim.run(&["down", "trainers", "--yes"]).ended(0);
 }
+
+/// The GPUs behind one that was removed have other indices.
+#[test]
+fn the_gpus_that_are_left_are_shown_and_counted() {
+    let first = ALL.replace("all = true", "index = [0, 1]");
+    let second = ALL.replace("all = true", "index = [2, 3]");
+    let profile = format!("{first}{}", second.replace("trainers", "others"));
+    for removed in [0, 1] {
+        let sim = Sim::served("h200", 4, &profile);
+        let uuids = [gpu(&sim, 0), gpu(&sim, 1)];
+        let changed = sim.node.node().update(|state| {
+            state.gpus.remove(removed);
+        });
+        changed.unwrap();
+        let shown = sim.run(&["status"]).stdout;
+        assert_contains(&shown, "trainers    0  ");
+        assert_contains(&shown, "others    1-2  ");
+        assert_contains(&shown, "2 devices on 3 GPUs: ");
+        let map = sim.run(&["status", "--map"]).stdout;
+        let titles: Vec<&str> = map.lines().filter(|line| line.starts_with("GPU")).collect();
+        assert!(
+            titles.iter().any(|title| title.starts_with("GPUs 1-2 ")),
+            "{map}"
+        );
+        assert!(
+            !titles.iter().any(|title| title.starts_with("GPUs 0-1 ")),
+            "{map}"
+        );
+        for (index, devices) in [
+            ("0", &["trainers"][..]),
+            ("1", &["others"]),
+            ("2", &["others"]),
+        ] {
+            let of_gpu = sim.run(&["status", "--gpu", index, "--json"]).json();
+            let named = of_gpu["devices"].as_array().unwrap().iter();
+            let named: Vec<_> = named
+                .map(|device| device["name"].as_str().unwrap())
+                .collect();
+            assert_eq!(named, devices, "GPU {index}");
+        }
+        let gpus = sim.device("trainers")["joint_gpus"].clone();
+        assert_eq!(
+            gpus[1 - removed],
+            json!({ "index": 0, "uuid": uuids[1 - removed] })
+        );
+    }
+}
+
+/// The index of a GPU that was removed is that of another one.
+#[test]
+fn the_uuid_of_a_removed_gpu_means_no_other_gpu() {
+    let joint = ALL.replace("all = true", "index = [0, 1]");
+    let single = "[[gpu]]\nselect = { index = [2] }\nmig = false\nname = \"single\"\n";
+    let sim = Sim::served("h200", 3, &format!("{joint}{single}"));
+    let uuid = gpu(&sim, 1);
+    let changed = sim.node.node().update(|state| {
+        state.gpus.remove(1);
+    });
+    changed.unwrap();
+    for command in ["down", "restart", "start"] {
+        let ran = sim.run(&[command, &uuid, "--yes"]).ended(2);
+        assert_contains(&ran.stderr, &format!("no GPU has the name \"{uuid}\""));
+    }
+    assert_eq!(in_state(&sim.status(), "ready"), ["single"]);
+}
