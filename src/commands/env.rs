@@ -286,27 +286,12 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
         let error = usage_error(what);
         return Err(error.with_hint(ONE_DEVICE_HINT));
     };
-    let served = node
-        .served_named(name)
+    node.served_named(name)
         .ok_or_else(|| match node.stopped_error(name) {
             Some(stopped) => stopped.into(),
             None => command_error(format_args!("no daemon serves device {name}"))
                 .with_hint(no_daemon_hint()),
-        })?;
-    check_joint_name(node, served, word)?;
-    Ok(served)
-}
-
-/// Refuses the name of one GPU for a joint device: the program would get all its GPUs.
-pub fn check_joint_name(node: &Node, served: &Served, word: &str) -> Result<()> {
-    let name = &served.record.name;
-    if !served.record.key.is_joint() || word == name || node.gpu_index(word).is_err() {
-        return Ok(());
-    }
-    let error = usage_error(format_args!("{word} is a GPU of the joint device {name}"));
-    Err(error.with_hint(format!(
-        "use the name {name}: its programs get all its GPUs, or the GPUs in CUDA_VISIBLE_DEVICES"
-    )))
+        })
 }
 
 /// Returns the positions of the GPUs of a device that the caller's programs may use. Observes the node if that is needed.

@@ -165,9 +165,13 @@ pub enum NoSuchDevice {
         /// The names of its devices.
         known: Vec<String>,
     },
-    /// The name that a GPU would have, which is part of a joint device.
-    #[error("no device has the name \"{gpu}\": GPU {gpu} is part of the joint device {device}")]
-    PartOfJoint { gpu: u32, device: String },
+    /// The name that a GPU would have, or another mark of the GPU, which is part of a joint device.
+    #[error("no device has the name \"{wanted}\": GPU {gpu} is part of the joint device {device}")]
+    PartOfJoint {
+        wanted: String,
+        gpu: u32,
+        device: String,
+    },
     /// `down` has stopped the joint device that has the GPU with this index.
     #[error("GPU {gpu} is part of the stopped device {device}")]
     PartOfStopped { gpu: u32, device: String },
@@ -250,7 +254,12 @@ pub(super) fn part_of_joint_error(
     let (device, _) = devices
         .into_iter()
         .find(|(_, gpus)| gpus.len() > 1 && gpus.contains(&gpu))?;
-    Some(NoSuchDevice::PartOfJoint { gpu, device })
+    let wanted = word.to_owned();
+    Some(NoSuchDevice::PartOfJoint {
+        wanted,
+        gpu,
+        device,
+    })
 }
 
 /// The hint to start a device that `down` has stopped, if it can start.

@@ -50,12 +50,12 @@ impl Node {
             return self.resolve_word(strip_affixes(word));
         }
         if let Some(found) = self.find_device_by_spelling(word) {
-            return Ok(vec![found?.name.clone()]);
+            return self.name_unless_joint(word, found?).map(|name| vec![name]);
         }
         if let Some(error) = self.unstartable_error(&wanted) {
             return Err(error);
         }
-        let gpus_of = |device: &Device| (device.name.clone(), device.gpu_indices().to_vec());
+        let gpus_of = |device: &Device| (device.name.clone(), self.gpu_indices_of(device));
         if let Some(error) = part_of_joint_error(&wanted, self.devices.iter().map(gpus_of)) {
             return Err(error);
         }
@@ -71,6 +71,23 @@ impl Node {
             return Err(NoSuchDevice::Unknown { wanted, known });
         }
         Err(self.not_served_error(word, &known))
+    }
+
+    /// Returns the name of the device that a word of another program means. One GPU of a joint device is not that device.
+    fn name_unless_joint(&self, word: &str, device: &Device) -> Result<String, NoSuchDevice> {
+        let name = device.name.clone();
+        if !device.key.is_joint() {
+            return Ok(name);
+        }
+        let gpu = self.gpu_index(word)?;
+        if device.is_stopped_joint() {
+            return Err(NoSuchDevice::PartOfStopped { gpu, device: name });
+        }
+        Err(NoSuchDevice::PartOfJoint {
+            wanted: word.to_owned(),
+            gpu,
+            device: name,
+        })
     }
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none. A GPU of a joint

@@ -18,9 +18,7 @@ use crate::client::{
     usable_gpus, visible_devices,
 };
 use crate::commands::args::duration;
-use crate::commands::env::{
-    check_joint_name, find_served, observe_usable_gpus, warn_of_unbound_directories,
-};
+use crate::commands::env::{find_served, observe_usable_gpus, warn_of_unbound_directories};
 use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
@@ -214,9 +212,7 @@ impl RunArgs {
             check_not_only_joint(node, &wanted, environment.caller)?;
         }
         let keys: Vec<&DeviceKey> = devices.iter().map(|served| &served.record.key).collect();
-        let served = devices[self.rank_position(&environment.host, rank, &keys, all)?];
-        check_joint_name(node, served, self.device.as_deref().unwrap_or_default())?;
-        Ok(served)
+        Ok(devices[self.rank_position(&environment.host, rank, &keys, all)?])
     }
 
     /// Returns the position of a rank's device among these of `all`.
@@ -361,9 +357,6 @@ impl RunArgs {
             .resolve_words(self.device.as_slice())
             .map_err(CommandError::from)?;
         check_not_stopped(&node, &names)?;
-        for served in names.iter().filter_map(|name| node.served_named(name)) {
-            check_joint_name(&node, served, self.device.as_deref().unwrap_or_default())?;
-        }
         let wanted = self.wanted.with_names(names);
         let mut found = Vec::new();
         let mut failed = None;

@@ -1,6 +1,6 @@
 //! The choice of a joint device: by its name only, and with the memory of each of its GPUs.
 
-use testkit::{Ran, Sim, assert_contains};
+use testkit::{Ran, Sim, assert_contains, in_state};
 
 use super::{TRAINERS, gpu, joint};
 
@@ -61,18 +61,8 @@ fn the_uuid_of_one_gpu_is_not_the_name_of_a_joint_device() {
         for choice in [[].as_slice(), &["--any"], &["-n", "2"]] {
             let ran = sim.run(&[&["run"], choice, &[word, "--", "true"]].concat());
             let ran = ran.ended(125);
-            let refused = format!("{word} is a GPU of the joint device trainers");
-            assert_contains(&ran.stderr, &refused);
-            assert_contains(
-                &ran.stderr,
-                "use the name trainers: its programs get all its GPUs",
-            );
+            assert_contains(&ran.stderr, &part_of_trainers(word));
         }
-        let ran = sim.run(&["env", word]).ended(2);
-        assert_contains(
-            &ran.stderr,
-            &format!("{word} is a GPU of the joint device trainers"),
-        );
     }
     let joint = sim.uuid("trainers");
     sim.run(&["run", &joint[..10], "--", "true"]).ended(0);
@@ -117,30 +107,46 @@ fn ranks_are_told_to_name_a_joint_device() {
     assert_contains(&refused, "mig-mps run --by-rank trainers -- PROGRAM");
     by_rank(&["trainers"]).ended(0);
     let refused = by_rank(&[&gpu(&sim, 1)]).ended(125).stderr;
-    assert_contains(&refused, "is a GPU of the joint device trainers");
+    assert_contains(&refused, &part_of_trainers(&gpu(&sim, 1)));
+}
+
+/// The error of a command for a mark of GPU 1.
+fn part_of_trainers(word: &str) -> String {
+    format!(
+        "error: no device has the name \"{word}\": GPU 1 is part of the joint device trainers\n\
+         hint: use the name trainers instead\n"
+    )
 }
 
 #[test]
-fn the_index_of_one_of_its_gpus_leads_to_it() {
+fn a_mark_of_one_of_its_gpus_leads_to_it() {
     let sim = joint("share = 4");
-    let commands: [&[&str]; 9] = [
-        &["down", "1"],
-        &["status", "1"],
-        &["restart", "1"],
-        &["heal", "1"],
-        &["verify", "1"],
-        &["logs", "1"],
-        &["env", "1"],
-        &["set", "1", "share=2"],
-        &["run", "1", "--", "true"],
-    ];
-    for words in commands {
-        let ran = sim.run(words);
-        assert!([2, 125].contains(&ran.status), "{words:?}: {ran:?}");
-        let what = "no device has the name \"1\": GPU 1 is part of the joint device trainers\n";
-        assert_contains(&ran.stderr, what);
-        assert_contains(&ran.stderr, "hint: use the name trainers instead\n");
+    let daemon = sim.device("trainers")["daemon_pid"].clone();
+    let uuid = gpu(&sim, 1);
+    let pci = sim.node.node().state().unwrap().gpus[1].pci.to_string();
+    let marks = ["1", &uuid, &uuid[..12], "gpu1", "GPU 1", "nvidia1", &pci];
+    let refuse = |word: &str, commands: &[&[&str]]| {
+        for words in commands {
+            let ran = sim.run(&[&words[..1], &[word], &words[1..]].concat());
+            assert!([2, 125].contains(&ran.status), "{words:?}: {ran:?}");
+            assert_contains(&ran.stderr, &part_of_trainers(word));
+        }
+    };
+    for word in marks {
+        let (set, kill) = (["set", "share=2"], ["kill", "1"]);
+        refuse(word, &[&["down"], &["restart"], &["start"], &set, &kill]);
+        refuse(word, &[&["heal"], &["status"]]);
     }
+    // These do not ask the driver.
+    for word in &marks[..5] {
+        refuse(word, &[&["verify"], &["env"], &["run", "--", "true"]]);
+    }
+    let logs = sim.run(&["logs", "1"]).ended(2);
+    assert_contains(&logs.stderr, &part_of_trainers("1"));
+    assert_eq!(sim.device("trainers")["daemon_pid"], daemon);
+    // The option is about all devices of the GPU.
+    sim.run(&["down", "--gpu", &uuid]).ended(0);
+    assert_eq!(in_state(&sim.status(), "stopped"), ["trainers"]);
 }
 
 #[test]

@@ -134,7 +134,6 @@ fn a_stopped_joint_device_is_selected_as_a_whole() {
         &["start", "*"],
         &["start", "trainers"],
         &["start", "--gpu", "0"],
-        &["start", "gpu1"],
         &["restart", "--gpu", "1", "--yes"],
         &["restart", "trainers", "--yes"],
     ];
@@ -171,6 +170,10 @@ fn a_gpu_of_a_stopped_joint_device_leads_to_that_device() {
         &["run", "1", "--", "true"],
         &["env", "1"],
         &["set", "1", "share=2", "--yes"],
+        &["start", "gpu1"],
+        &["restart", "gpu1", "--yes"],
+        &["set", "gpu1", "share=2", "--yes"],
+        &["start", &gpu(&sim, 1)],
     ] {
         let ran = sim.run(words);
         assert_contains(&ran.stderr, part);
@@ -194,5 +197,40 @@ fn a_device_that_lacks_a_gpu_is_stopped_without_a_way_back() {
         let ran = sim.run(&["down", name, "--force", "--yes"]).ended(0);
         assert!(!ran.stderr.contains("mig-mps start"), "{}", ran.stderr);
         sim.run(&["start", name]).ended(2);
+    }
+}
+
+/// Nothing is left to stop, whether it can start again or not.
+#[test]
+fn down_of_a_stopped_device_has_nothing_to_do() {
+    let nothing = "Nothing to do: mig-mps serves none of these devices.\n";
+    for (profile, name, words) in [
+        (TRAINERS, "trainers", &["trainers", "0", "1", "gpu1"][..]),
+        (WHOLE, "0", &["0"]),
+    ] {
+        let sim = Sim::served("h200", 3, profile);
+        sim.run(&["down", name, "--yes"]).ended(0);
+        for is_lost in [false, true] {
+            if is_lost {
+                sim.node.node().lose_gpu(0).unwrap();
+            }
+            for word in words {
+                let ran = sim.run(&["down", word, "--yes"]).ended(0);
+                assert_eq!(ran.stderr, nothing, "{word}: {ran:?}");
+            }
+        }
+        let logs = sim.node.log_dir();
+        let of_device = |log: &std::fs::DirEntry| {
+            let log = log.file_name().into_string().unwrap();
+            log.starts_with("JOINT") || name == "0" && log == gpu(&sim, 0)
+        };
+        let count = || {
+            let logs = std::fs::read_dir(logs).unwrap();
+            logs.filter(|log| of_device(log.as_ref().unwrap())).count()
+        };
+        assert_eq!(count(), 1);
+        let ran = sim.run(&["down", name, "--purge", "--yes"]).ended(0);
+        assert_eq!(ran.stderr, "Logs removed.\n");
+        assert_eq!(count(), 0);
     }
 }
