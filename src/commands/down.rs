@@ -1,5 +1,6 @@
 //! `mig-mps down`
 
+use std::slice;
 use std::time::Duration;
 
 use clap::Args;
@@ -95,11 +96,23 @@ impl DownArgs {
 
     /// The request to the planner.
     fn build_request(&self, node: &Node) -> Result<DownRequest, Refusal> {
-        let (devices, gpus) = if self.destroys_instances() {
-            self.devices.resolve_names_and_gpus(node)?
-        } else {
-            (self.devices.resolve_names(node)?, Vec::new())
+        // Nothing is left to stop of a device that cannot start, or of one of its GPUs.
+        let is_stopped = |word: &String| {
+            let resolved = node.resolve_words(slice::from_ref(word));
+            resolved.is_err_and(|error| error.is_of_stopped_device())
         };
+        let words = self.devices.words.iter().cloned();
+        let (stopped, words): (Vec<String>, Vec<String>) = words.partition(is_stopped);
+        let others = DeviceArgs {
+            words,
+            gpus: self.devices.gpus.clone(),
+        };
+        let (mut devices, gpus) = if self.destroys_instances() {
+            others.resolve_names_and_gpus(node)?
+        } else {
+            (others.resolve_names(node)?, Vec::new())
+        };
+        devices.extend(stopped);
         Ok(DownRequest {
             devices,
             gpus,

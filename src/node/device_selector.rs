@@ -226,6 +226,11 @@ impl NoSuchDevice {
         }
     }
 
+    /// True if `down` has stopped the device that is meant, and it cannot start, or only one of its GPUs is meant.
+    pub fn is_of_stopped_device(&self) -> bool {
+        matches!(self, Self::Unstartable { .. } | Self::PartOfStopped { .. })
+    }
+
     /// Returns the hint for a command that takes one device, without `--gpu` and globs.
     pub fn hint_for_one(&self) -> Option<String> {
         match self {

@@ -115,7 +115,13 @@ fn devices_to_purge(node: &Node, wanted: &DownRequest, plan: &Plan) -> Purge {
         .filter(|device| device.exists() && wanted.selects(&device.name))
         .map(|device| device.uuid.clone());
     let stopped = plan.stops().map(|stop| stop.uuid.clone());
-    Purge::Devices(selected.chain(stopped).collect())
+    // One that lacks a GPU does not exist.
+    let stopped_before = wanted
+        .devices
+        .iter()
+        .filter_map(|name| node.stopped_named(name))
+        .map(|(_, stopped)| stopped.record.uuid.clone());
+    Purge::Devices(selected.chain(stopped).chain(stopped_before).collect())
 }
 
 /// Plans to stop daemons whose records cannot be read: by force, since whether they run and have clients is unknown.

@@ -130,7 +130,7 @@ fn a_joint_device_of_the_profile_that_has_no_daemon_starts() {
 /// The GPUs of a stopped device are not devices next to it.
 #[test]
 fn a_stopped_joint_device_is_selected_as_a_whole() {
-    let start: [&[&str]; 6] = [
+    let start: [&[&str]; 5] = [
         &["start", "*"],
         &["start", "trainers"],
         &["start", "--gpu", "0"],
