@@ -7,10 +7,22 @@ use std::time::Instant;
 
 use super::run_dir::{
     BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
-    leads_to_device, load_record_in, remove_half_made,
+    leads_to_device, load_record_in,
 };
 use crate::host::{Directory, EntryKind, FileError, FileResult, Uid, caller};
 use crate::mps::QUARANTINE;
+
+/// Removes the unfinished files in the directory of a device.
+pub(super) fn remove_half_made(device: &Directory) -> FileResult<()> {
+    for name in device
+        .entry_names()?
+        .iter()
+        .filter(|name| is_half_made(name))
+    {
+        device.remove_made(name, EntryKind::File)?;
+    }
+    Ok(())
+}
 
 impl RunDir {
     /// Returns the pipe directories that were set aside because their users had put files into them.

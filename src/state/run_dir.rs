@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::leftovers::remove_half_made;
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::config::{begins_as_uuid, end_of_uuid};
 use crate::host::{
@@ -430,18 +431,6 @@ struct Versioned<'a, T> {
     version: u64,
     #[serde(flatten)]
     content: &'a T,
-}
-
-/// Removes the unfinished files in the directory of a device.
-pub(super) fn remove_half_made(device: &Directory) -> FileResult<()> {
-    for name in device
-        .entry_names()?
-        .iter()
-        .filter(|name| is_half_made(name))
-    {
-        device.remove_made(name, EntryKind::File)?;
-    }
-    Ok(())
 }
 
 pub(super) fn is_half_made(name: &OsStr) -> bool {
