@@ -66,11 +66,11 @@ pub(super) fn compose_text(
     wanted: WantedInContainer<'_>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Option<String> {
-    let texts = compose_files(options, variable)
+    let text = compose_files(options, variable)
         .iter()
-        .map(fs::read_to_string)
-        .collect::<Result<Vec<_>, _>>();
-    let text = texts.ok()?.join("\n");
+        .map(|file| fs::read_to_string(file).ok())
+        .collect::<Option<Vec<_>>>()?
+        .join("\n");
     let directory = wanted.directory.to_string_lossy();
     let has_others = |line: &str| {
         ["include:", "extends:", "env_file:"]

@@ -234,13 +234,12 @@ pub(super) fn mounts_of(value: &str, has_place: bool) -> Vec<(&str, &str)> {
     value
         .split(',')
         .filter_map(|mount| {
-            let mut parts = mount.split(':');
-            let source = parts.next()?;
-            let target = match parts.next() {
-                Some(target) => target,
-                None if has_place => source,
+            let (source, rest) = match mount.split_once(':') {
+                Some(parts) => parts,
+                None if has_place => (mount, mount),
                 None => return None,
             };
+            let target = rest.split_once(':').map_or(rest, |(target, _)| target);
             Some((source, target))
         })
         .collect()

@@ -35,7 +35,7 @@ pub struct WantedInContainer<'a> {
 impl<'a> WantedInContainer<'a> {
     /// The name of the device that the same command line has each time.
     pub(super) fn fixed_device(&self) -> Option<&'a str> {
-        self.device.filter(|_| !self.is_chosen)
+        if self.is_chosen { None } else { self.device }
     }
 
     /// True for the pipe directory.

@@ -112,7 +112,7 @@ impl<'a> CommandLine<'a> {
             .map(|word| quote_for_shell(word))
             .collect();
         // Slurm chooses the GPUs of each step.
-        let choosing = wanted.choosing.iter().filter(|_| name != "srun");
+        let choosing: &[&str] = if name == "srun" { &[] } else { wanted.choosing };
         let lost: Vec<String> = [&RUN_DIR]
             .into_iter()
             .chain(choosing)

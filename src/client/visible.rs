@@ -355,8 +355,11 @@ fn uuid_that_begins<'n>(node: &'n Node, members: &'n [String], word: &str) -> Op
     let begins_so = |uuid: &&String| word.starts_with("GPU-") && uuid.starts_with(word);
     let present = node.gpus.iter().map(|gpu| &gpu.uuid);
     let all: BTreeSet<&String> = present.chain(members).filter(begins_so).collect();
-    let mut all = all.into_iter();
-    all.next().filter(|_| all.next().is_none())
+    if all.len() == 1 {
+        all.first().copied()
+    } else {
+        None
+    }
 }
 
 /// Returns the devices that a UUID or its beginning names; also `MIG-GPU-…/7/0`, as older drivers call MIG devices.

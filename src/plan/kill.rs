@@ -6,7 +6,7 @@ use super::preconditions::{Verb, find_device_for_command};
 use super::refusal::{check_driver_version, not_a_client};
 use super::{ClientOf, Plan, Refusal, Signal};
 use crate::failure::Problem;
-use crate::host::{Pid, StartTime, Uid, root_hint, user_name};
+use crate::host::{Pid, StartTime, Uid, join_words, quote_for_shell, root_hint, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, DaemonState, Device, Node, Served};
 use crate::state::RunDir;
@@ -138,26 +138,44 @@ impl Kill {
 /// # Errors
 /// [`Refusal::NotMeant`] if no single one has all these clients.
 pub fn device_with_clients(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
-    let found = match names {
-        [only] => Some(only),
-        several => several.iter().find(|name| {
-            let served = node.served_named(name);
-            pids.iter()
-                .all(|pid| served.is_some_and(|served| served.clients.contains_pid(*pid)))
-        }),
+    if let [only] = names {
+        return Ok(only.clone());
+    }
+    let is_client = |name: &String, pid: &Pid| {
+        let served = node.served_named(name);
+        served.is_some_and(|served| served.clients.contains_pid(*pid))
     };
-    found.cloned().ok_or_else(|| {
-        let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    let with_all = |name: &&String| pids.iter().all(|pid| is_client(name, pid));
+    if let Some(found) = names.iter().find(with_all) {
+        return Ok(found.clone());
+    }
+    let strangers: Vec<String> = pids
+        .iter()
+        .filter(|pid| !names.iter().any(|name| is_client(name, pid)))
+        .map(Pid::to_string)
+        .collect();
+    if !strangers.is_empty() {
         let what = format!(
             "none of {} has client {}",
             names.join(", "),
-            pids.join(" and ")
+            join_words(&strangers, "or")
         );
-        Refusal::NotMeant(Problem::new(
-            what,
-            "run `mig-mps status` to see the clients of each device",
-        ))
-    })
+        let hint = "run `mig-mps status` to see the clients of each device";
+        return Err(Refusal::NotMeant(Problem::new(what, hint)));
+    }
+    let with_some = names
+        .iter()
+        .filter(|name| pids.iter().any(|pid| is_client(name, pid)));
+    let commands: Vec<String> = with_some
+        .map(|name| {
+            let own = pids.iter().filter(|pid| is_client(name, pid));
+            let own: Vec<String> = own.map(Pid::to_string).collect();
+            format!("`mig-mps kill {} {}`", quote_for_shell(name), own.join(" "))
+        })
+        .collect();
+    let what = "mig-mps kill ends clients of one device, and these are clients of several devices";
+    let hint = format!("run {}", join_words(&commands, "and"));
+    Err(Refusal::NotMeant(Problem::new(what, hint)))
 }
 
 /// Plans to terminate clients of a device, if the caller may.

@@ -214,12 +214,13 @@ impl<'a> ProfileCheck<'a> {
         let amount = match (table.rate?, copies?) {
             (Some((rate, _)), None) => Amount::Rate(rate),
             (None, Some(copies)) => Amount::Copies(copies),
-            _ => {
-                let error = self.error_at(
-                    span,
-                    format!("program \"{name}\" needs either rate or copies"),
-                );
-                return Err(self.note(error.with_hint("add one: rate = 500, or copies = 4")));
+            (rate, _) => {
+                let what = format!("program \"{name}\" needs either rate or copies");
+                let hint = match rate {
+                    Some(_) => "remove one of them: a rate decides how many copies are needed",
+                    None => "add one: rate = 500, or copies = 4",
+                };
+                return Err(self.note(self.error_at(span, what).with_hint(hint)));
             }
         };
         let program = WantedProgram {

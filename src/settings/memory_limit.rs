@@ -122,7 +122,7 @@ impl FromStr for MemoryLimit {
         }
         if text.ends_with('%') {
             return Err(
-                "a limit is a size, as in 20G; share = 2 gives each client a half".to_owned(),
+                "the limit must be a size, such as 20G; in a profile, share = 2 gives each client a half".to_owned(),
             );
         }
         let digits = text
@@ -277,7 +277,7 @@ mod tests {
             ("21474836480", "it has no unit: 20480M, if these are bytes?"),
             (
                 "50%",
-                "a limit is a size, as in 20G; share = 2 gives each client a half",
+                "the limit must be a size, such as 20G; in a profile, share = 2 gives each client a half",
             ),
             ("0=1G,1=2G", "it is the size for one device, as in 20G"),
             ("MIG-1=1G", "it is the size for one device, as in 20G"),

@@ -219,9 +219,12 @@ impl ProfileHistory {
 
     /// Returns the profiles with joint devices, the last one first.
     pub fn profiles_with_joint_devices(&self) -> Vec<AppliedProfile> {
-        let applied = self.content.applied.iter();
-        let with_joint = applied.filter(|applied| !applied.joint.is_empty());
-        with_joint.cloned().collect()
+        self.content
+            .applied
+            .iter()
+            .filter(|applied| !applied.joint.is_empty())
+            .cloned()
+            .collect()
     }
 
     /// Returns every profile with its number, the last one first.

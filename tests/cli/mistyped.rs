@@ -223,7 +223,7 @@ fn what_goes_otherwise_here_is_answered_with_our_way() {
         ),
         (
             "check balanced --gpu l4",
-            "\"l4\" has no MIG, so there is nothing to check; on a machine with this GPU, `mig-mps up whole-gpu`",
+            "\"l4\" has no MIG, so it has no layouts to calculate; on a machine with this GPU, `mig-mps up whole-gpu`",
         ),
     ] {
         assert_contains(&said(&sim, line), hint);

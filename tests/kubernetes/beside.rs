@@ -69,7 +69,7 @@ fn its_help_says_what_it_is() {
     Options:
           --kubelet <DIR>   Directory of the kubelet [default: /var/lib/kubelet]
           --list            Print the resources and their devices, then exit
-          --metrics <ADDR>  Serve metrics over HTTP, such as at 127.0.0.1:19835
+          --metrics <ADDR>  Serve metrics over HTTP, such as at 0.0.0.0:19835
       -h, --help            Print help
       -V, --version         Print version
 

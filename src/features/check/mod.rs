@@ -46,7 +46,7 @@ pub struct CheckArgs {
     /// TOML files, built-in profiles, or - for standard input
     #[arg(value_name = "PROFILE", value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
     profiles: Vec<ProfileSource>,
-    /// Test on GPUs such as a100-80gb:8 (repeatable)
+    /// Test on GPUs such as a100-80gb:8; several are GPUs of one node
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]", conflicts_with = "models")]
     gpus: Vec<GpuArgument>,
     /// Test on all models; without PROFILE, list them

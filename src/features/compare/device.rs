@@ -131,7 +131,7 @@ fn idle_device<'n>(node: &'n Node, environment: &Environment) -> Result<&'n Serv
         })?;
     let is_idle = |served: &Served| {
         let device = node.device_with_key(&served.record.key);
-        user_pids(device, Some(served)).is_empty()
+        user_pids(node, device, Some(served)).is_empty()
     };
     Ok(free
         .iter()
@@ -147,15 +147,21 @@ fn joint_device_error(name: &str) -> CommandError {
     .with_hint("use a device on one GPU")
 }
 
-/// Returns the pids of the programs that use a device, as clients or outside MPS.
-fn user_pids(device: Option<&Device>, served: Option<&Served>) -> Vec<String> {
+/// Returns the pids of the programs that use a device, as clients or outside MPS, and of the daemons that others have started
+/// for their clients on it.
+fn user_pids(node: &Node, device: Option<&Device>, served: Option<&Served>) -> Vec<String> {
     let clients = served
         .into_iter()
         .flat_map(|served| served.clients.as_slice().iter().chain(&served.waiting));
     let outside = device.into_iter().flat_map(|device| &device.outside_mps);
+    let others = node.unmanaged.iter().filter(|daemon| {
+        device.is_some_and(|device| daemon.devices.contains(&device.name))
+            && !daemon.servers.is_empty()
+    });
     clients
         .map(Client::shown_pid)
         .chain(outside.map(|outside| outside.pid.to_string()))
+        .chain(others.map(|daemon| daemon.pid.to_string()))
         .collect()
 }
 
@@ -165,7 +171,7 @@ fn check_not_in_use(node: &Node, device: Option<&Device>, served: Option<&Served
         .map(|served| &served.record.name)
         .or(device.map(|device| &device.name))
         .map_or("", String::as_str);
-    let pids = user_pids(device, served);
+    let pids = user_pids(node, device, served);
     if !pids.is_empty() {
         let what = format!("device {name} is in use: pid {}", pids.join(", "));
         let error = CommandError::new(ExitStatus::Refused, what);

@@ -85,7 +85,7 @@ pub struct DevicePluginArgs {
     /// Print the resources and their devices, then exit
     #[arg(long)]
     list: bool,
-    /// Serve metrics over HTTP, such as at 127.0.0.1:19835
+    /// Serve metrics over HTTP, such as at 0.0.0.0:19835
     #[arg(long, value_name = "ADDR", value_parser = socket_address, conflicts_with = "list")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]

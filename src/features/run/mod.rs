@@ -469,6 +469,9 @@ impl RunArgs {
             let share = self
                 .share
                 .and_then(|share| share.thread_percentage(on_device, target.size));
+            // A client cannot have more than its device allows.
+            let allowed = target.served.record.settings.active_thread_percentage;
+            let share = share.map(|share| if share > allowed { allowed } else { share });
             options.threads = share.or(options.threads);
             let variables = target.variables(&options)?;
             copies::check_client_limit(&target.served, on_device, target.gpus.len())?;

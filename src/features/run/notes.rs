@@ -64,8 +64,11 @@ pub(super) fn warn_of_launch(args: &RunArgs, served: &Served, private: Option<&P
         .map(|word| host::quote_for_shell(word))
         .collect();
     words.push("--".to_owned());
-    let list = DeviceList::of_caller(host::environment_variable)
-        .filter(|_| args.private || record.key.is_joint());
+    let list = if args.private || record.key.is_joint() {
+        DeviceList::of_caller(host::environment_variable)
+    } else {
+        None
+    };
     let wanted = WantedInContainer {
         device: private.is_none().then_some(record.name.as_str()),
         is_chosen: chosen.any || is_rank || chosen.copies.is_some(),

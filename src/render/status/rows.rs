@@ -119,12 +119,10 @@ impl<'a> DeviceRow<'a> {
 
     /// Returns the value of these devices, or a sign for several.
     pub fn value_of_all(&self, value: impl Fn(&Device) -> String) -> String {
-        let mut values = self.devices().map(value);
-        let first = values.next().unwrap_or_default();
-        if values.all(|value| value == first) {
-            first
-        } else {
-            SEVERAL.to_owned()
+        let values: BTreeSet<String> = self.devices().map(value).collect();
+        match values.len() {
+            0 | 1 => values.into_iter().next().unwrap_or_default(),
+            _ => SEVERAL.to_owned(),
         }
     }
 }

@@ -89,10 +89,8 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("explain gpu-lost", &["gpu lost"]),
     ("help concepts", &["words", "mps", "mig", "slice", "slices"]),
     ("help profile", &["settings", "configuration", "sharing"]),
-    (
-        "help install",
-        &["install", "uninstall", "upgrade", "update"],
-    ),
+    ("help install", &["install", "uninstall"]),
+    ("help upgrades", &["upgrade", "update"]),
 ];
 
 /// Returns the words of other programs for a command, such as `up` or `help running`, with those for its options.

@@ -589,3 +589,22 @@ fn a_user_in_the_place_of_a_pid_is_answered_with_the_pids() {
     assert_eq!(sim.device("0.2")["client_count"], 0);
     drop(clients);
 }
+
+/// Each device has a question of its own, so the commands for each are given.
+#[test]
+fn clients_of_several_devices_are_answered_with_a_command_for_each() {
+    let sim = Sim::small();
+    let clients = [sim.client("0.0"), sim.client("0.2"), sim.client("0.2")];
+    let [first, second, third] = clients.each_ref().map(|client| client.pid().to_string());
+    let words = ["kill", "--gpu", "0", &first, &second, &third];
+    assert_eq!(
+        sim.run(&words).ended(2).stderr,
+        format!(
+            "error: mig-mps kill ends clients of one device, and these are clients of several devices\n\
+             hint: run `mig-mps kill 0.0 {first}` and `mig-mps kill 0.2 {second} {third}`\n"
+        )
+    );
+    let refused = sim.run(&["kill", "0.*", &first, "1"]).ended(2).stderr;
+    assert_contains(&refused, "error: none of 0.0, 0.2 has client 1\n");
+    drop(clients);
+}

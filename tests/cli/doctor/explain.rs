@@ -134,3 +134,65 @@ fn a_word_of_any_length_is_answered() {
             .starts_with("error: no check or error has the name \"xxx")
     );
 }
+
+/// What `cudaGetErrorString` of CUDA 12 returns, as PyTorch and others print it.
+#[test]
+fn an_error_is_known_by_what_programs_print() {
+    for (number, text) in [
+        (2, "out of memory"),
+        (46, "CUDA-capable device(s) is/are busy or unavailable"),
+        (100, "no CUDA-capable device is detected"),
+        (101, "invalid device ordinal"),
+        (205, "mapping of buffer object failed"),
+        (214, "uncorrectable ECC error encountered"),
+        (700, "an illegal memory access was encountered"),
+        (719, "unspecified launch failure"),
+        (801, "operation not supported"),
+        (802, "system not yet initialized"),
+        (
+            803,
+            "system has unsupported display driver / cuda driver combination",
+        ),
+        (
+            804,
+            "forward compatibility was attempted on non supported HW",
+        ),
+        (
+            805,
+            "MPS client failed to connect to the MPS control daemon or the MPS server",
+        ),
+        (
+            806,
+            "the remote procedural call between the MPS server and the MPS client failed",
+        ),
+        (
+            807,
+            "MPS server is not ready to accept new MPS client requests",
+        ),
+        (
+            808,
+            "the hardware resources required to create MPS client have been exhausted",
+        ),
+        (
+            809,
+            "the hardware resources required to support device connections have been exhausted",
+        ),
+        (810, "the MPS client has been terminated by the server"),
+        (
+            811,
+            "is using CUDA Dynamic Parallelism, but the current configuration, like MPS, does not support it",
+        ),
+        (
+            915,
+            "one or more resources are insufficient or non-applicable for the operation",
+        ),
+    ] {
+        let said = format!("RuntimeError: CUDA error: {text}");
+        let ran = without_gpu(&["explain", &said], "").ended(0);
+        assert!(
+            ran.stdout.starts_with(&format!("{number}\n")),
+            "{text}: {}",
+            ran.stdout
+        );
+    }
+}

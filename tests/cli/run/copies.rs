@@ -54,6 +54,25 @@ fn copies_are_spread_and_have_their_shares() {
     );
 }
 
+/// Nobody has asked for more than that.
+#[test]
+fn the_share_of_a_copy_is_at_most_what_its_device_allows() {
+    let sim = Sim::served(
+        "h200",
+        1,
+        "[[gpu]]\nselect = { all = true }\nmig = false\n[mps]\nshare = 2\n",
+    );
+    let show = "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+    for (copies, percent) in [("1", "50"), ("2", "50"), ("8", "25")] {
+        let words = [
+            "run", "-n", copies, "--share", "half", "--", "sh", "-c", show,
+        ];
+        let ran = sim.run(&words).ended(0);
+        let wanted = format!("[0] {percent}");
+        assert_eq!(lines(&ran.stdout)[0], wanted, "{copies}: {}", ran.stderr);
+    }
+}
+
 #[test]
 fn the_copies_that_fail_are_named() {
     let sim = Sim::small();
