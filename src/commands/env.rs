@@ -17,7 +17,7 @@ use crate::client::{
 use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, environment_variable, quote_for_shell};
-use crate::node::{Detail, Node, ONE_DEVICE_HINT, Served, observe, observe_records};
+use crate::node::{Detail, Node, Served, observe, observe_records, one_device_hint};
 use crate::render::json::EnvDocument;
 use crate::render::{examples, note, print, print_json, warn};
 use crate::settings::Serve;
@@ -284,7 +284,7 @@ pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
     let [name] = names.as_slice() else {
         let what = format!("\"{word}\" matches several devices: {}", names.join(", "));
         let error = usage_error(what);
-        return Err(error.with_hint(ONE_DEVICE_HINT));
+        return Err(error.with_hint(one_device_hint(word)));
     };
     node.served_named(name)
         .ok_or_else(|| match node.stopped_error(name) {

@@ -262,7 +262,14 @@ pub fn add_way_back_hint(
         Place::Mig { .. } => "to create its instance again and start a daemon",
         Place::Whole => "to disable MIG mode and start a daemon",
     };
-    let way_back = if start.uuid.is_some() {
+    let waiting = observe_records(environment).ok().and_then(|node| {
+        let mut records = node.served().map(|served| &served.record);
+        records.find_map(|record| Some(record.closing.as_ref()?.to_string()))
+    });
+    let way_back = if let Some(change) = waiting {
+        // The applied profile is the one from before this change.
+        format!("run `mig-mps status` to see the change by {change}, and which devices are ready")
+    } else if start.uuid.is_some() {
         format!("run `{sudo}mig-mps start {name}` to start a daemon")
     } else if ProfileHistory::load_for_changes(environment)
         .is_ok_and(|history| history.is_default(environment))

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{Uid, sudo_mig_mps};
 use crate::node::observe;
-use crate::plan::{Plan, Refusal};
+use crate::plan::{HeldGpus, Plan, Refusal};
 use crate::render::json::PlanDocument;
 use crate::render::{
     self, consequences, examples_and_statuses, note, print, print_json, print_lines, report,
@@ -99,7 +99,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         print(&render::plan::render(&plan))?;
         print(&consequences::render(&plan, &held, on_failure))?;
-        print_summary(args, &plan, is_roots, environment.caller)?;
+        print_summary(args, &plan, &held, is_roots, environment.caller)?;
     }
     let is_lost = !plan.lost_gpus.is_empty();
     if args.exit_code && (is_lost || plan.differs_from_node()) {
@@ -109,7 +109,13 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Ends the plan with a summary, and says how it is applied.
-fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool, caller: Uid) -> Result<()> {
+fn print_summary(
+    args: &PlanArgs,
+    plan: &Plan,
+    held: &[HeldGpus],
+    is_roots: bool,
+    caller: Uid,
+) -> Result<()> {
     print_lines(&format!("\n{}", render::plan::summary(plan)))?;
     let is_in_the_way = plan.gpus.iter().any(|gpu| !gpu.obstacles.is_empty())
         || plan.stops().any(|stop| stop.unasked.is_some());
@@ -122,7 +128,12 @@ fn print_summary(args: &PlanArgs, plan: &Plan, is_roots: bool, caller: Uid) -> R
         return print_lines("Only root can change MIG.").map_err(Into::into);
     }
     if let Some(command) = command_to_apply(args, plan, is_roots) {
-        print(&format!("Apply with: {command}\n"))?;
+        let stop = if held.iter().any(HeldGpus::needs_stopped_services) {
+            " --stop-holders"
+        } else {
+            ""
+        };
+        print(&format!("Apply with: {command}{stop}\n"))?;
     }
     Ok(())
 }

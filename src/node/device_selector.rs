@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::config::{begins_as_uuid, end_of_uuid};
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{closest_match, format_ranges, join_words};
+use crate::host::{closest_match, format_ranges, join_words, quote_for_shell};
 use crate::state::DeviceKey;
 
 /// A device that a word can mean.
@@ -238,7 +238,12 @@ impl NoSuchDevice {
                 Some(known_devices_hint(wanted, known, "device", Takes::One))
             }
             Self::NotServed { hint_for_one, .. } => Some(hint_for_one.clone()),
-            Self::OfOneGpu { .. } | Self::Ambiguous { .. } => Some(ONE_DEVICE_HINT.to_owned()),
+            Self::Ambiguous { wanted, known }
+                if known.iter().all(|name| name.starts_with(wanted)) =>
+            {
+                Some(one_device_hint(&format!("{wanted}*")))
+            }
+            Self::OfOneGpu { .. } | Self::Ambiguous { .. } => Some(one_device_hint("")),
             _ => self.hint(),
         }
     }
@@ -246,8 +251,17 @@ impl NoSuchDevice {
 
 const SEE_DEVICES: &str = "run `mig-mps status` to see the devices";
 
-/// The hint for several devices in the place of one.
-pub const ONE_DEVICE_HINT: &str = "choose one device; `mig-mps run --any` selects a free one";
+/// How the hint for several devices in the place of one begins.
+pub const ONE_DEVICE_HINT: &str = "choose one device";
+
+/// Returns the hint for several devices in the place of one: those that match a glob, if there is one.
+pub fn one_device_hint(glob: &str) -> String {
+    let glob = match glob {
+        "" => String::new(),
+        glob => format!(" {}", quote_for_shell(glob)),
+    };
+    format!("{ONE_DEVICE_HINT}; `mig-mps run --any{glob}` selects a free one")
+}
 
 /// Returns the error of a word that is the index of a GPU of a joint device; `None` for another word. The devices are given by
 /// their names and the indices of their GPUs.

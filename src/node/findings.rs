@@ -299,7 +299,7 @@ impl Node {
 fn remarks_on(served: &Served) -> Vec<Finding> {
     let mut remarks = Vec::new();
     if served.has_lost_server() {
-        let ended = "its server has ended; the next client starts another";
+        let ended = "its server has ended, and so have its clients; the next client starts another";
         remarks.push(Finding::warn("server-ended", ended));
     }
     if let Some(user) = served.record.runs_as_its_user() {

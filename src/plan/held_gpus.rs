@@ -252,6 +252,13 @@ impl HeldGpus {
         names.join(", ")
     }
 
+    /// True if the holders are certain to be in the way of the switch, and `--stop-holders` stops all of them.
+    pub fn needs_stopped_services(&self) -> bool {
+        let may_stay = |holder: &Holder| holder.unit.as_deref() == Some(FABRIC_MANAGER);
+        let mut seen = self.holders.seen.iter();
+        self.is_in_the_way && seen.all(|holder| holder.is_monitoring() || may_stay(holder))
+    }
+
     /// Returns what to do about the holders.
     pub fn hint(&self) -> &'static str {
         Holder::release_hint(&self.staying_holders(), !self.services.is_empty())

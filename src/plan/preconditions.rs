@@ -75,7 +75,7 @@ impl Verb {
                 "kill",
                 Problem::new(
                     format!("device {name} has no clients: mig-mps does not serve it"),
-                    "run `mig-mps status` to see who computes there",
+                    "run `mig-mps status` to see who computes there; `kill PID` ends a program that is no client",
                 ),
             ),
         };

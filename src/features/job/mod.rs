@@ -210,7 +210,7 @@ const DEVICES_HINT: &str = "give --devices the names of the job's devices";
 /// Replaces the hint that addresses the user of another command.
 fn with_hint_for_prolog(mut error: CommandError) -> CommandError {
     for hint in &mut error.hints {
-        if hint == ONE_DEVICE_HINT {
+        if hint.starts_with(ONE_DEVICE_HINT) {
             DEVICES_HINT.clone_into(hint);
         }
     }

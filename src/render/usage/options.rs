@@ -34,6 +34,18 @@ const OTHER_OPTIONS: &[Row] = &[
         "omit the option; plan changes nothing",
     ),
     (
+        &["plan"],
+        &[
+            "--drain",
+            "--force",
+            "--keep-going",
+            "--no-new",
+            "--reset",
+            "--stop-holders",
+        ],
+        "use `mig-mps up --dry-run` to see what up does with this option",
+    ),
+    (
         &["systemd"],
         &["-n", "--dry-run"],
         "omit --install to print the units without changing anything",

@@ -293,7 +293,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_reported() {
     error: the daemon of device 0.2 has died, and its clients get CUDA error 806
     hint: run `mig-mps restart 0.2` to start it again
     error: device 0.2 has no clients: mig-mps does not serve it
-    hint: run `mig-mps status` to see who computes there
+    hint: run `mig-mps status` to see who computes there; `kill PID` ends a program that is no client
     ");
     assert!(client.await_end().output.contains("err 806"));
 }

@@ -696,3 +696,20 @@ fn the_recipe_for_the_night_is_a_command_line_of_mig_mps() {
         assert_eq!(sim.device("class")["serve"], serve, "{words:?}");
     }
 }
+
+/// The applied profile is then the one from before the change, and to apply it again would cancel the change.
+#[test]
+fn a_device_that_is_gone_meanwhile_names_the_change() {
+    let sim = Sim::served("h200", 2, "[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let client = sim.client("0");
+    let night = sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"night-{gpu}\", profile = \"3g\" } ]\n");
+    let night = night.to_str().unwrap();
+    let change = closing(&sim, "0", &["up", night, "--drain", "1h"]);
+    let named = "hint: run `mig-mps status` to see the change by root since 20";
+    wait_until("the change is named", || {
+        let ran = sim.run(&["run", "1", "--", "true"]);
+        ran.stderr.contains(named)
+    });
+    finishes(client);
+    let _ = change.end().ended(0);
+}

@@ -461,6 +461,6 @@ fn a_pattern_is_offered_only_where_it_matches() {
     let said = sim.run(&["env", "trainer"]).ended(2).stderr;
     assert_contains(
         &said,
-        "\nhint: choose one device; `mig-mps run --any` selects",
+        "\nhint: choose one device; `mig-mps run --any 'trainer*'` selects a free one\n",
     );
 }

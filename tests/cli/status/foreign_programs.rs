@@ -379,7 +379,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
         json!([{
             "id": "server-ended",
             "device": "0.2",
-            "what": "its server has ended; the next client starts another",
+            "what": "its server has ended, and so have its clients; the next client starts another",
         }])
     );
     sim.node.node().reboot().unwrap();
