@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::engine_words::{Flags, flags_of_launcher, split_options, values_of};
+use super::engine_words::{
+    Flags, flags_of_launcher, is_container_option, split_options, values_of,
+};
 use super::launch::WantedInContainer;
 use crate::config::RUN_DIR;
 use crate::host::{join_words, quote_for_shell};
@@ -143,8 +145,7 @@ impl<'a> Launcher<'a> {
         let (options, rest) = split_options(rest, flags);
         // Slurm is then the engine of a container, and env splits a text into words.
         let is_other = |(option, _): &(&str, &str)| {
-            option.starts_with("container-")
-                || (name == "env" && ["S", "split-string"].contains(option))
+            is_container_option(option) || (name == "env" && ["S", "split-string"].contains(option))
         };
         if options.iter().any(is_other) {
             return None;
@@ -352,6 +353,7 @@ mod tests {
             "srun --export=ALL,A=b x",
             "srun --export=PIPE,A_BINDPATH x",
             "srun --export=NONE --container-image=i x",
+            "srun --export=NONE --container=/bundle x",
             "systemd-run --scope x",
             "systemd-run -E PIPE --setenv=A_BINDPATH=b x",
             "systemd-run -p Environment=PIPE=/p -p PassEnvironment=A_BINDPATH x",
