@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::engine_words::{
     Flags, flags_of_launcher, is_container_option, split_options, values_of,
 };
-use super::launch::WantedInContainer;
+use super::launch::{OUTSIDE, WantedInContainer};
 use crate::config::RUN_DIR;
 use crate::host::{join_words, quote_for_shell};
 
@@ -74,8 +74,16 @@ impl<'a> CommandLine<'a> {
                 1 => "it",
                 _ => "them",
             };
+            let are_limits = lost
+                .iter()
+                .all(|name| wanted.limit_variables.contains(name));
+            let effect = if are_limits {
+                wanted.effect_of_lost_limits()
+            } else {
+                OUTSIDE.to_owned()
+            };
             Some(format!(
-                "{} does not pass on {}, and without {it} the programs run outside MPS; {}",
+                "{} does not pass on {}, and without {it} {effect}; {}",
                 launcher.name,
                 join_words(&lost, "and"),
                 self.remedy(launcher, wanted, &variable)
@@ -206,12 +214,20 @@ impl<'a> Launcher<'a> {
                 list.is_none_or(|list| has_name(&list, "ALL") || has_name(&list, name))
             }
             "systemd-run" => {
-                let has_name =
-                    |text: &str| text.contains(name) || text.starts_with("EnvironmentFile=");
-                let mut properties = values_of(&self.options, &["p", "property"]);
-                !self.starts_elsewhere()
-                    || self.lists(&["E", "setenv"], name)
-                    || properties.any(has_name)
+                let has_property = |key: &str| {
+                    values_of(&self.options, &["p", "property"])
+                        .filter_map(|text| text.split_once('='))
+                        .filter(|(found, _)| *found == key)
+                        .flat_map(|(_, words)| words.split([' ', '"', '\'']))
+                        .any(|word| word.split('=').next() == Some(name))
+                };
+                let has_file = values_of(&self.options, &["p", "property"])
+                    .any(|text| text.starts_with("EnvironmentFile="));
+                let is_set = self.lists(&["E", "setenv"], name)
+                    || has_file
+                    || has_property("Environment")
+                    || has_property("PassEnvironment");
+                !self.starts_elsewhere() || is_set && !has_property("UnsetEnvironment")
             }
             _ => true,
         }
@@ -319,6 +335,11 @@ mod tests {
                 "systemd-run",
                 "systemd-run -E OTHER",
             ),
+            (
+                "systemd-run -p UnsetEnvironment=PIPE -p PassEnvironment=NOT_PIPE x",
+                "systemd-run",
+                "systemd-run -p UnsetEnvironment=PIPE -p PassEnvironment=NOT_PIPE",
+            ),
         ] {
             let expected = format!(
                 "{launcher} does not pass on PIPE and A_BINDPATH; write `{kept} mig-mps run 0 -- …`"
@@ -362,6 +383,13 @@ mod tests {
         ] {
             assert_eq!(lost(line), None, "{line}");
         }
+    }
+
+    /// systemd removes what is unset after all that is set.
+    #[test]
+    fn a_property_that_unsets_a_variable_is_the_strongest() {
+        let found = lost("systemd-run -E PIPE -E A_BINDPATH -p UnsetEnvironment=PIPE x").unwrap();
+        assert!(found.contains(" does not pass on PIPE, "), "{found}");
     }
 
     #[test]

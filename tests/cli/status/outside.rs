@@ -755,6 +755,50 @@ fn a_launcher_that_loses_the_variables_is_named() {
     assert!(!said.contains("sudo does"), "{said}");
 }
 
+#[test]
+fn a_launcher_that_loses_the_limits_is_named() {
+    let engines = Engines::new();
+    let (pipe, threads) = (
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    );
+    let own = "run 0.2 --threads 20 --";
+    for (launcher, options) in [
+        ("sudo", "--preserve-env=PIPE,CUDA_VISIBLE_DEVICES"),
+        ("srun", "--export=PIPE"),
+        ("systemd-run", "-E PIPE"),
+        ("systemd-run", "-p PassEnvironment=PIPE"),
+        ("env", "-u THREADS"),
+    ] {
+        let options = options.replace("PIPE", pipe).replace("THREADS", threads);
+        let said = engines.says_of(&format!("{own} {launcher} {options} x"), &[]);
+        let expected = format!(
+            "warning: {launcher} does not pass on {threads}, and without it the limits (--threads 20) have no effect; write \
+             `{launcher} {options} "
+        );
+        assert!(said.starts_with(&expected), "{said}");
+        // Without a limit, nothing is lost.
+        let said = engines.says(&format!("{launcher} {options} x"));
+        assert_eq!(said, "", "{launcher}");
+    }
+    assert_contains(
+        &engines.says_of(&format!("{own} sudo x"), &[]),
+        &format!(
+            "sudo does not pass on {pipe} and {threads}, and without them the programs run outside MPS; "
+        ),
+    );
+    let run_dir = engines.directory();
+    for line in [
+        "sudo --preserve-env=PIPE,THREADS x",
+        "srun --export=PIPE,THREADS x",
+        "sudo --preserve-env=PIPE docker run -v RUN:RUN -e PIPE -e THREADS=20 image",
+    ] {
+        let line = line.replace("PIPE", pipe).replace("THREADS", threads);
+        let line = line.replace("RUN", &run_dir);
+        assert_eq!(engines.says_of(&format!("{own} {line}"), &[]), "", "{line}");
+    }
+}
+
 /// It has what it got when it was created.
 #[test]
 fn a_container_that_exists_already_does_not_get_the_device() {
