@@ -44,7 +44,11 @@ fn a_program_that_leaves_for_another_device_is_ended() {
     let small = Sim::small();
     let whole = Sim::served("h200", 2, "[[gpu]]\nselect = { all = true }\nmig = false\n");
     // One that no daemon serves.
-    let alone = Sim::served("h200", 2, "[[gpu]]\nselect = { index = [1] }\nmig = false\n");
+    let alone = Sim::served(
+        "h200",
+        2,
+        "[[gpu]]\nselect = { index = [1] }\nmig = false\n",
+    );
     for (sim, own, used) in [
         (&small, "0.2", "0.0"),
         (&whole, "1", "0"),
