@@ -102,6 +102,12 @@ pub(super) fn cdi_devices(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// True for a text that names the device as the CDI file does.
+pub(super) fn names_device(text: &str, wanted: WantedInContainer<'_>) -> bool {
+    let mut names = cdi_devices(text).into_iter();
+    names.any(|name| wanted.is_named(name))
+}
+
 /// The way in which a text of Compose gives the device to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Given {
@@ -112,10 +118,7 @@ pub(super) enum Given {
 
 /// Returns how a text gives the device: as CDI names it, or by the variable and a mount of its pipe directory.
 pub(super) fn given_by_compose(text: &str, wanted: WantedInContainer<'_>) -> Option<Given> {
-    if cdi_devices(text)
-        .into_iter()
-        .any(|name| wanted.is_named(name))
-    {
+    if names_device(text, wanted) {
         return Some(Given::ByItself);
     }
     let mounts = mounts_in(text);

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use super::apptainer::can_be_bound;
 use super::compose::{
     Given, cdi_devices, compose_files, compose_text, given_by_compose, missing_in_compose,
+    names_device,
 };
 use super::engine_words::{
-    APPTAINER, APPTAINER_RUN, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, Flags, SRUN,
-    mounts_of, split_options, values_of,
+    APPTAINER, APPTAINER_RUN, CHARLIECLOUD, COMPOSE, DOCKER, DOCKER_RUN, ENROOT, ENV_FILES, Flags,
+    SLURM_LIST, SRUN, is_container_option, mounts_of, split_options, values_of,
 };
 use super::launch::{Missing, OUTSIDE, WantedInContainer};
+use super::variables::LIMITS_WITHOUT_EFFECT;
 use crate::host::join_words;
 
 /// The variable without which a program in a container finds no daemon.
@@ -20,6 +22,9 @@ pub(super) const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 /// The option that passes it on.
 pub(super) const PASSED_ON: &str = "--env CUDA_MPS_PIPE_DIRECTORY";
+
+/// The end of the advice where the CDI file would have the last word about a limit.
+const IN_PLACE_OF_CDI: &str = ", in the place of the CDI device";
 
 /// The ways in which engines take what a container gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,48 +54,27 @@ pub(super) struct EngineCall<'a> {
 }
 
 impl<'a> EngineCall<'a> {
-    /// Finds the engine that a command line starts. `slurm_list` is the variable that stands for `srun --export`.
-    pub fn of(words: &'a [Cow<'a, str>], slurm_list: Option<&'a str>) -> Option<Self> {
+    pub fn new(engine: &'a str, kind: EngineKind, words: &'a [Cow<'a, str>], flags: Flags) -> Self {
+        let (options, _) = split_options(words, flags);
+        Self {
+            engine,
+            kind,
+            options,
+        }
+    }
+
+    /// Finds the engine that a command line starts. `own` is the variable that stands for an option.
+    pub fn of(words: &'a [Cow<'a, str>], own: Option<&'a (&'static str, String)>) -> Option<Self> {
         let (program, rest) = words.split_first()?;
         let mut call = Self::of_engine(program.rsplit('/').next()?, rest)?;
-        if let Some(list) = slurm_list {
-            call.options.insert(0, ("export", list));
+        if let Some((name, value)) = own {
+            call.options.insert(0, (name, value));
         }
         Some(call)
     }
 
-    /// Returns the engine whose daemon starts the programs that a command line is for.
-    pub fn daemon_of(words: &'a [Cow<'a, str>]) -> Option<&'a str> {
-        let (program, rest) = words.split_first()?;
-        let engine = program.rsplit('/').next()?;
-        let is_call = Self::of_engine(engine, rest).is_some();
-        let (options, rest) = split_options(rest, DOCKER);
-        let remote = ["r", "remote", "c", "connection", "url"];
-        let has_daemon = match engine {
-            "docker" | "docker-compose" | "nerdctl" | "podman-remote" | "srun" => true,
-            "podman" => values_of(&options, &remote).next().is_some(),
-            _ => false,
-        };
-        let rest = match rest.split_first() {
-            Some((verb, rest)) if ["compose", "container"].contains(&&**verb) => {
-                split_options(rest, COMPOSE).1
-            }
-            _ => rest,
-        };
-        let is_verb = |verb: &Cow<'_, str>| ["exec", "restart", "start"].contains(&&**verb);
-        let is_start = is_call || rest.first().is_some_and(is_verb);
-        (has_daemon && is_start).then_some(engine)
-    }
-
     fn of_engine(engine: &'a str, words: &'a [Cow<'a, str>]) -> Option<Self> {
-        let call = |kind, words, flags: Flags| {
-            let (options, _) = split_options(words, flags);
-            Some(Self {
-                engine,
-                kind,
-                options,
-            })
-        };
+        let call = |kind, words, flags| Some(Self::new(engine, kind, words, flags));
         let after_verb = |flags| {
             let (_, words) = split_options(words, flags);
             let (verb, rest) = words.split_first()?;
@@ -123,9 +107,8 @@ impl<'a> EngineCall<'a> {
                 _ => None,
             },
             "srun" => call(EngineKind::Pyxis, words, SRUN).filter(|call| {
-                call.options
-                    .iter()
-                    .any(|(name, _)| name.starts_with("container-"))
+                let mut options = call.options.iter();
+                options.any(|(name, _)| is_container_option(name))
             }),
             _ => None,
         }
@@ -141,9 +124,11 @@ impl<'a> EngineCall<'a> {
         let missing = if self.kind == EngineKind::Compose {
             let missing = missing_in_compose(&self.listed_files(&variable), wanted);
             if given_by_compose(&texts, wanted).is_some() {
+                let is_cdi = names_device(&texts, wanted);
                 let mut lost = wanted.limit_variables.to_vec();
-                lost.retain(|name| !texts.contains(name));
-                return Missing::limits(&lost, missing.remedy, wanted).map(Err);
+                lost.retain(|name| is_cdi && is_set_by_cdi(name) || !texts.contains(name));
+                let place = if is_cdi { IN_PLACE_OF_CDI } else { "" };
+                return Missing::limits(&lost, missing.remedy + place, wanted).map(Err);
             }
             missing
         } else {
@@ -204,25 +189,25 @@ impl<'a> EngineCall<'a> {
             let texts = self.texts(wanted, variable).unwrap_or_default();
             return given_by_compose(&texts, wanted) == Some(Given::ByCaller);
         }
-        let is_passed_on = self.variable(PIPE_VARIABLE) == PassedVariable::PassedOn;
+        let is_passed_on = self.passes_on(PIPE_VARIABLE);
         let lacks_bind =
             self.kind == EngineKind::Apptainer && self.host_path(&wanted.pipes[0]).is_none();
         !self.has_cdi_device(wanted) && (is_passed_on || lacks_bind)
     }
 
     /// Returns the limits that are asked for and that the container lacks, where it has the device.
-    fn missing_limits(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
+    pub fn missing_limits(&self, wanted: WantedInContainer<'_>) -> Option<Missing> {
+        let is_cdi = self.has_cdi_device(wanted);
         let has_none = |name: &&str| match self.variable(name) {
+            _ if is_cdi && is_set_by_cdi(name) => true,
             PassedVariable::PassedOn => false,
             PassedVariable::Set(value) => value.is_empty(),
             PassedVariable::Unset => true,
         };
         let mut lost = wanted.limit_variables.to_vec();
         lost.retain(has_none);
-        let remedy = if self.has_cdi_device(wanted) {
-            // The CDI file has values of its own.
-            let options = self.options_of_env(wanted)?;
-            format!("{options}, in the place of the CDI device")
+        let remedy = if is_cdi {
+            self.options_of_env(wanted)? + IN_PLACE_OF_CDI
         } else {
             self.remedy(None, &lost)
         };
@@ -242,8 +227,16 @@ impl<'a> EngineCall<'a> {
             // They pass all on by themselves.
             _ => changed = Some(join_words(names, "and")),
         }
-        let add = (!added.is_empty()).then(|| format!("add {}", added.join(" ")));
-        let omit = changed.map(|names| format!("omit the options that change {names}"));
+        let between = self.bundle().map_or(" ", |_| " and ");
+        let add = (!added.is_empty()).then(|| format!("add {}", added.join(between)));
+        let own_file = self
+            .options
+            .iter()
+            .find(|(name, _)| ENV_FILES.contains(name));
+        let lines = own_file.map_or_else(String::new, |(name, _)| {
+            format!(", or the lines of the file in {name},")
+        });
+        let omit = changed.map(|names| format!("omit the options{lines} that change {names}"));
         [add, omit]
             .into_iter()
             .flatten()
@@ -283,7 +276,10 @@ impl<'a> EngineCall<'a> {
     fn mount_option(&self, shown: &str, lacks_variable: bool) -> String {
         match self.kind {
             EngineKind::Charliecloud => format!("--bind={shown}:{shown}"),
-            EngineKind::Pyxis => format!("--container-mounts={shown}:{shown}"),
+            EngineKind::Pyxis => match self.bundle() {
+                Some(bundle) => format!("a bind mount of {shown} to {bundle}/config.json"),
+                None => format!("--container-mounts={shown}:{shown}"),
+            },
             EngineKind::Enroot => format!("--mount {shown}:{shown}"),
             EngineKind::Docker if lacks_variable => format!("--volume {shown}:{shown}"),
             _ => format!("--mount type=bind,src={shown},dst={shown}"),
@@ -346,6 +342,13 @@ impl<'a> EngineCall<'a> {
         self.kind == EngineKind::Apptainer && can_be_bound(wanted.directory)
     }
 
+    /// Returns the directory of a container of Slurm itself, whose file has the mounts.
+    fn bundle(&self) -> Option<&str> {
+        let is_slurm = self.kind == EngineKind::Pyxis;
+        let bundle = values_of(&self.options, &["container"]).next_back();
+        bundle.filter(|_| is_slurm)
+    }
+
     /// True if the container has the directory in which its programs look for the daemon.
     fn has_directory(&self, wanted: WantedInContainer<'_>) -> bool {
         if self.binds_by_itself(wanted) {
@@ -355,6 +358,10 @@ impl<'a> EngineCall<'a> {
             let at_place = binds.find(|(_, target)| Path::new(target) == wanted.directory);
             return wanted.device.is_none()
                 || at_place.is_none_or(|(source, _)| Path::new(source) == wanted.directory);
+        }
+        if let Some(bundle) = self.bundle() {
+            let text = fs::read_to_string(Path::new(bundle).join("config.json"));
+            return text.is_ok_and(|text| text.contains(&*wanted.directory.to_string_lossy()));
         }
         // What another container has is not known.
         if values_of(&self.options, &["volumes-from"]).next().is_some() {
@@ -420,8 +427,10 @@ impl<'a> EngineCall<'a> {
         if values_of(&["unsetenv", "unset-env"]).any(|word| is_variable(word, name)) {
             found = PassedVariable::Unset;
         }
-        // Options of one variable are stronger than those of files.
-        for file in values_of(&["env-file"]) {
+        // Options of one variable are stronger than those of files, and the option for files than its variable.
+        let has_files = values_of(&["env-file"]).next().is_some();
+        let files: &'static [&'static str] = if has_files { &["env-file"] } else { &ENV_FILES };
+        for file in values_of(files).filter(|file| !file.is_empty()) {
             match fs::read_to_string(file) {
                 Ok(text) => text.lines().for_each(|line| found.read(line, name)),
                 Err(_) => return PassedVariable::PassedOn,
@@ -436,7 +445,7 @@ impl<'a> EngineCall<'a> {
                 values_of(&["set-env"]).for_each(|word| found.read(word, name));
             }
             EngineKind::Pyxis => {
-                if let Some(list) = values_of(&["export"]).next_back() {
+                if let Some(list) = values_of(&[SLURM_LIST, "export"]).next_back() {
                     let is_all = list.split(',').any(|word| word == "ALL");
                     found = if is_all {
                         PassedVariable::PassedOn
@@ -454,13 +463,24 @@ impl<'a> EngineCall<'a> {
     /// True for this device of the CDI file, which has all.
     fn has_cdi_device(&self, wanted: WantedInContainer<'_>) -> bool {
         let mut options = values_of(&self.options, &["device"]);
-        let is_ours = |text: &str| {
-            cdi_devices(text)
-                .into_iter()
-                .any(|name| wanted.is_named(name))
-        };
-        matches!(self.kind, EngineKind::Docker | EngineKind::Enroot) && options.any(is_ours)
+        matches!(self.kind, EngineKind::Docker | EngineKind::Enroot)
+            && options.any(|text| names_device(text, wanted))
     }
+
+    /// True if the container has the caller's value of a variable.
+    pub fn passes_on(&self, name: &str) -> bool {
+        self.variable(name) == PassedVariable::PassedOn
+    }
+
+    /// True if the container has no value of a variable.
+    pub fn lacks(&self, name: &str) -> bool {
+        self.variable(name) == PassedVariable::Unset
+    }
+}
+
+/// True for a limit of which the CDI file has a value of its own.
+fn is_set_by_cdi(name: &str) -> bool {
+    LIMITS_WITHOUT_EFFECT.iter().any(|(own, _)| *own == name)
 }
 
 impl PassedVariable {
@@ -490,5 +510,8 @@ fn is_variable(word: &str, name: &str) -> bool {
 fn starts_services(words: &[Cow<'_, str>]) -> bool {
     let (_, rest) = split_options(words, COMPOSE);
     let verb = rest.first().map_or("", |verb| &**verb);
-    ["create", "restart", "run", "scale", "start", "up", "watch"].contains(&verb)
+    [
+        "create", "exec", "restart", "run", "scale", "start", "up", "watch",
+    ]
+    .contains(&verb)
 }

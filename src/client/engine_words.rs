@@ -143,6 +143,32 @@ pub(super) fn flags_of_launcher(program: &str) -> Option<Flags> {
         .find_map(|(name, flags)| (*name == program).then_some(*flags))
 }
 
+/// The variables that Apptainer and Singularity read as `--env-file`; Apptainer has both, and takes the first.
+pub(super) const ENV_FILES: [&str; 2] = ["APPTAINER_ENV_FILE", "SINGULARITY_ENV_FILE"];
+
+/// The variable that stands for `srun --export`.
+pub(super) const SLURM_LIST: &str = "SLURM_EXPORT_ENV";
+
+/// Returns the variable of the caller that stands for an option of the program on a command line, with its value.
+pub(super) fn option_variable(
+    words: &[Cow<'_, str>],
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<(&'static str, String)> {
+    let names: &[&str] = match words.first()?.rsplit('/').next()? {
+        "apptainer" => &ENV_FILES,
+        "singularity" => &ENV_FILES[1..],
+        "srun" => &[SLURM_LIST],
+        _ => &[],
+    };
+    let mut found = names.iter().map(|name| (*name, variable(name)));
+    found.find_map(|(name, value)| Some((name, value?)))
+}
+
+/// True for an option by which srun starts a container: of Slurm itself, or of pyxis.
+pub(super) fn is_container_option(name: &str) -> bool {
+    name == "container" || name.starts_with("container-")
+}
+
 /// Returns the values of the options with one of these names, in their order.
 pub(super) fn values_of<'a>(
     options: &'a [(&'a str, &'a str)],

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::engine::{EngineCall, EngineKind, PASSED_ON, PIPE_VARIABLE};
+use super::engine_words::option_variable;
+use super::existing::{ExistingContainer, daemon_of};
 use super::launcher::CommandLine;
 use crate::host::join_words;
 
@@ -43,6 +45,11 @@ impl<'a> WantedInContainer<'a> {
         self.pipes.iter().any(|pipe| pipe == path)
     }
 
+    /// Says that the limits that are asked for do not hold.
+    pub(super) fn effect_of_lost_limits(&self) -> String {
+        format!("the limits ({}) have no effect", self.limits.trim())
+    }
+
     /// True for a name of the device in the CDI file.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.device == Some(name) || name == self.uuid
@@ -75,7 +82,7 @@ impl Missing {
         (!lost.is_empty()).then(|| Self {
             lacks: lost.iter().map(|name| (*name).to_owned()).collect(),
             remedy,
-            effect: format!("the limits ({}) have no effect", wanted.limits.trim()),
+            effect: wanted.effect_of_lost_limits(),
         })
     }
 }
@@ -92,8 +99,9 @@ pub fn launch_warnings(
     if launch.starts_mig_mps() {
         return Vec::new();
     }
-    let slurm_list = variable("SLURM_EXPORT_ENV");
-    let call = EngineCall::of(launch.program, slurm_list.as_deref());
+    let own = option_variable(launch.program, &variable);
+    let call = EngineCall::of(launch.program, own.as_ref());
+    let existing = ExistingContainer::of(launch.program);
     let mut needed = vec![PIPE_VARIABLE.to_owned()];
     let mut needs_caller = !launch.starts_only_client_of_daemon();
     let mut of_engine = None;
@@ -110,14 +118,22 @@ pub fn launch_warnings(
             Ok(text) => text,
             Err(missing) => missing.describe(call.engine),
         });
+    } else if let Some(existing) = &existing {
+        needs_caller = existing.call.passes_on(PIPE_VARIABLE);
+        of_engine = existing.describe_lost(wanted);
     }
+    // A limit that the command line gives has no need of the caller's.
+    let start = call.as_ref().or(existing.as_ref().map(|one| &one.call));
+    let limits = wanted.limit_variables.iter();
+    let limits = limits.filter(|name| start.is_none_or(|call| call.passes_on(name)));
+    needed.extend(limits.map(|name| (*name).to_owned()));
     let mut warnings = Vec::new();
     if needs_caller {
         warnings.extend(launch.describe_lost(&needed, wanted, &variable));
     }
     warnings.extend(of_engine);
     if wanted.requires_mps {
-        let of_daemon = EngineCall::daemon_of(launch.program).map(|engine| {
+        let of_daemon = daemon_of(launch.program).map(|engine| {
             format!(
                 "--require-mps does not see the programs in a container of {engine}, because a daemon starts them; use podman \
                  or Apptainer, or run `mig-mps status`, which shows programs outside MPS"

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::engine_words::{Flags, flags_of_launcher, split_options, values_of};
-use super::launch::WantedInContainer;
+use super::engine_words::{
+    Flags, flags_of_launcher, is_container_option, split_options, values_of,
+};
+use super::launch::{OUTSIDE, WantedInContainer};
 use crate::config::RUN_DIR;
 use crate::host::{join_words, quote_for_shell};
 
@@ -72,8 +74,16 @@ impl<'a> CommandLine<'a> {
                 1 => "it",
                 _ => "them",
             };
+            let are_limits = lost
+                .iter()
+                .all(|name| wanted.limit_variables.contains(name));
+            let effect = if are_limits {
+                wanted.effect_of_lost_limits()
+            } else {
+                OUTSIDE.to_owned()
+            };
             Some(format!(
-                "{} does not pass on {}, and without {it} the programs run outside MPS; {}",
+                "{} does not pass on {}, and without {it} {effect}; {}",
                 launcher.name,
                 join_words(&lost, "and"),
                 self.remedy(launcher, wanted, &variable)
@@ -143,8 +153,7 @@ impl<'a> Launcher<'a> {
         let (options, rest) = split_options(rest, flags);
         // Slurm is then the engine of a container, and env splits a text into words.
         let is_other = |(option, _): &(&str, &str)| {
-            option.starts_with("container-")
-                || (name == "env" && ["S", "split-string"].contains(option))
+            is_container_option(option) || (name == "env" && ["S", "split-string"].contains(option))
         };
         if options.iter().any(is_other) {
             return None;
@@ -205,12 +214,20 @@ impl<'a> Launcher<'a> {
                 list.is_none_or(|list| has_name(&list, "ALL") || has_name(&list, name))
             }
             "systemd-run" => {
-                let has_name =
-                    |text: &str| text.contains(name) || text.starts_with("EnvironmentFile=");
-                let mut properties = values_of(&self.options, &["p", "property"]);
-                !self.starts_elsewhere()
-                    || self.lists(&["E", "setenv"], name)
-                    || properties.any(has_name)
+                let has_property = |key: &str| {
+                    values_of(&self.options, &["p", "property"])
+                        .filter_map(|text| text.split_once('='))
+                        .filter(|(found, _)| *found == key)
+                        .flat_map(|(_, words)| words.split([' ', '"', '\'']))
+                        .any(|word| word.split('=').next() == Some(name))
+                };
+                let has_file = values_of(&self.options, &["p", "property"])
+                    .any(|text| text.starts_with("EnvironmentFile="));
+                let is_set = self.lists(&["E", "setenv"], name)
+                    || has_file
+                    || has_property("Environment")
+                    || has_property("PassEnvironment");
+                !self.starts_elsewhere() || is_set && !has_property("UnsetEnvironment")
             }
             _ => true,
         }
@@ -352,6 +369,7 @@ mod tests {
             "srun --export=ALL,A=b x",
             "srun --export=PIPE,A_BINDPATH x",
             "srun --export=NONE --container-image=i x",
+            "srun --export=NONE --container=/bundle x",
             "systemd-run --scope x",
             "systemd-run -E PIPE --setenv=A_BINDPATH=b x",
             "systemd-run -p Environment=PIPE=/p -p PassEnvironment=A_BINDPATH x",
@@ -359,6 +377,20 @@ mod tests {
             "env -S true sudo x",
         ] {
             assert_eq!(lost(line), None, "{line}");
+        }
+    }
+
+    /// systemd removes what is unset after all that is set.
+    #[test]
+    fn a_property_that_unsets_or_names_another_variable_passes_nothing_on() {
+        for (properties, expected) in [
+            ("UnsetEnvironment=PIPE -E PIPE -E A_BINDPATH", "PIPE, "),
+            ("PassEnvironment=NOT_PIPE -E A_BINDPATH", "PIPE, "),
+            ("UnsetEnvironment=PIPE", "PIPE and A_BINDPATH; "),
+        ] {
+            let found = lost(&format!("systemd-run -p {properties} x")).unwrap();
+            let expected = format!(" does not pass on {expected}");
+            assert!(found.contains(&expected), "{found}");
         }
     }
 

@@ -13,6 +13,7 @@ mod compose;
 mod container;
 mod engine;
 mod engine_words;
+mod existing;
 mod launch;
 mod launcher;
 mod no_access;

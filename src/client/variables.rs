@@ -291,6 +291,11 @@ const CLEARED_VARIABLES: [&str; 3] = [
     "CUDA_DEVICE_ORDER",
 ];
 
+/// The limits that a container of the CDI file has whatever is asked for, with their values: an empty memory limit limits
+/// nothing, and a 0 lets no context have a percentage (measured on driver 580). They take the place of values that would
+/// lift the limits of the device.
+pub(super) const LIMITS_WITHOUT_EFFECT: [(&str, &str); 2] = [(MEMORY, ""), (PER_CONTEXT, "0")];
+
 pub(super) const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 
 /// The environment variables of a client.
@@ -404,11 +409,10 @@ impl Variables {
         }
     }
 
-    /// Returns what to set where nothing can be unset. An empty memory limit limits nothing, and a 0 lets no context have
-    /// a percentage (measured on driver 580): they take the place of values that would lift the limits of the device.
+    /// Returns what to set where nothing can be unset.
     pub fn into_set_only(self) -> Vec<(String, OsString)> {
         let mut set = self.set;
-        for (name, value) in [(MEMORY, ""), (PER_CONTEXT, "0")] {
+        for (name, value) in LIMITS_WITHOUT_EFFECT {
             if self.unset.iter().any(|unset| unset == name) {
                 set.push((name.to_owned(), value.into()));
             }

@@ -173,7 +173,7 @@ impl OutsideCause {
             Self::NotSet {
                 is_in_container: true,
             } => format!(
-                "give the container the options of `mig-mps env {device} --format docker`; `mig-mps help containers` shows it for other engines"
+                "give the container the options of `mig-mps env {device} --format docker`, or `--format podman`; `mig-mps help containers` shows it for other engines"
             ),
             Self::Removed(_) => {
                 "start the container again, since the directory was made again with the device"

@@ -1,9 +1,10 @@
 //! The processes that use a device while a program runs: MPS clients, and others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use crate::config::MPS_PROGRAM_PREFIX;
 use crate::failure::Failure;
 use crate::host::{Host, Pid, Process, shorten_command};
 use crate::node::{Node, OutsideCause, Served};
@@ -23,8 +24,8 @@ pub struct DeviceUse {
 
 impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
-    pub fn query(nvml: Nvml, device: &DeviceRecord) -> Option<Self> {
-        let processes = nvml.query_processes_on(device.driver_uuids())?;
+    pub fn query(nvml: Nvml, uuids: &[String]) -> Option<Self> {
+        let processes = nvml.query_processes_on(uuids)?;
         let clients: BTreeSet<Pid> = processes.clients.iter().map(|usage| usage.pid).collect();
         Some(Self {
             others: processes
@@ -37,16 +38,44 @@ impl DeviceUse {
             memory_used: processes.memory.map(|memory| memory.used),
         })
     }
+}
 
-    /// Returns the processes below this one that compute outside MPS.
-    pub fn descendants_outside_mps(&self, host: &Host) -> BTreeSet<Pid> {
-        if self.others.is_empty() {
-            return BTreeSet::new();
+/// A device of the node: its name, and the UUIDs by which the driver knows it.
+pub type NamedDevice = (String, Vec<String>);
+
+/// Returns the processes below this one that compute outside MPS, each with the name of its device: on the device that they
+/// are to use, or on another one. CUDA takes the first device for a program without `CUDA_VISIBLE_DEVICES`.
+pub fn find_descendants_outside_mps(
+    host: &Host,
+    nvml: Nvml,
+    own: &DeviceRecord,
+    others: &[NamedDevice],
+) -> BTreeMap<Pid, String> {
+    let table = host.read_processes().unwrap_or_default();
+    let descendants = table.descendants(Pid(std::process::id()));
+    // A daemon that a program has started has servers of its own.
+    let is_server = |pid| {
+        let process = table.get(pid);
+        process.is_some_and(|process| process.name.starts_with(MPS_PROGRAM_PREFIX))
+    };
+    let mut found = BTreeMap::new();
+    let mut add = |used: &DeviceUse, name: &str| {
+        for &pid in used.others.intersection(&descendants) {
+            if !is_server(pid) {
+                found.insert(pid, name.to_owned());
+            }
         }
-        let table = host.read_processes().unwrap_or_default();
-        let own = table.descendants(Pid(std::process::id()));
-        self.others.intersection(&own).copied().collect()
+    };
+    // If the driver does not answer now, the program has done nothing wrong.
+    let used = DeviceUse::query(nvml, own.driver_uuids()).unwrap_or_default();
+    add(&used, &own.name);
+    // A client uses no other device.
+    if !descendants.is_subset(&used.clients) {
+        for (name, uuids) in others {
+            add(&DeviceUse::query(nvml, uuids).unwrap_or_default(), name);
+        }
     }
+    found
 }
 
 /// A program that was to be an MPS client computes outside MPS.
@@ -55,15 +84,26 @@ impl DeviceUse {
 pub struct LeftMps {
     pid: Pid,
     command: String,
+    /// The name of the device that it used.
     name: String,
     /// The consequence, such as `the program was ended`.
     ended: &'static str,
-    cause: OutsideCause,
+    hint: String,
 }
 
 impl LeftMps {
-    pub fn new(host: &Host, node: &Node, served: &Served, pid: Pid, ended: &'static str) -> Self {
+    /// `used` is the name of the device that the process used in the place of a client's device, or that device.
+    pub fn new(
+        host: &Host,
+        node: &Node,
+        served: &Served,
+        (pid, used): (Pid, &str),
+        ended: &'static str,
+    ) -> Self {
         let process = host.find_process(pid);
+        let cause = process.as_ref().map_or(OutsideCause::Unknown, |process| {
+            OutsideCause::find(host, node, served, process)
+        });
         let command = process.as_ref().map(Process::command_line);
         Self {
             pid,
@@ -71,17 +111,15 @@ impl LeftMps {
                 || "gone".to_owned(),
                 |command| shorten_command(&command).into_owned(),
             ),
-            name: served.record.name.clone(),
+            name: used.to_owned(),
             ended,
-            cause: process.map_or(OutsideCause::Unknown, |process| {
-                OutsideCause::find(host, node, served, &process)
-            }),
+            hint: cause.hint_for_run(&served.record.name),
         }
     }
 }
 
 impl Failure for LeftMps {
     fn hint(&self) -> Option<String> {
-        Some(self.cause.hint_for_run(&self.name))
+        Some(self.hint.clone())
     }
 }

@@ -26,7 +26,7 @@ impl<'a> Witness<'a> {
         served: &'a Served,
     ) -> Result<Self> {
         let nvml = Nvml::open(environment.nvml_library.as_deref())?;
-        let before = DeviceUse::query(nvml, &served.record).unwrap_or_default();
+        let before = DeviceUse::query(nvml, served.record.driver_uuids()).unwrap_or_default();
         Ok(Self {
             environment,
             nvml,
@@ -39,7 +39,7 @@ impl<'a> Witness<'a> {
     /// Returns the clients, and the programs outside MPS.
     fn query_device_use(&self) -> Option<DeviceUse> {
         let record = &self.served.record;
-        let mut used = DeviceUse::query(self.nvml, record)?;
+        let mut used = DeviceUse::query(self.nvml, record.driver_uuids())?;
         let daemon = record.daemon.map(|daemon| daemon.pid);
         used.others.retain(|pid| {
             let process = self.environment.host.find_process(*pid);
@@ -57,7 +57,7 @@ impl<'a> Witness<'a> {
                 host,
                 self.node,
                 self.served,
-                pid,
+                (pid, &self.served.record.name),
                 "the comparison was stopped",
             )
             .into();

@@ -1,6 +1,6 @@
 //! A program that mig-mps stays beside: to end the daemon with it, or to end it if it computes outside MPS.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::host::{
     Environment, FileError, Forwarding, Host, Pid, ProcessHandle, adopt_descendants,
     exit_immediately, kill_with_parent, reap_child,
 };
-use crate::node::{Served, observe_records};
+use crate::node::{Detail, Served, observe, observe_records};
 use crate::nvml::Nvml;
 use crate::shared::program::{
     POLL_INTERVAL, client_command, end_processes, exit_code, open_descendants, start_error,
 };
-use crate::shared::{DeviceUse, LeftMps};
+use crate::shared::{LeftMps, NamedDevice, find_descendants_outside_mps};
 
 /// Ends this process with the exit status of a program.
 pub(super) fn exit_with_code(code: i32) -> Result<ExitStatus> {
@@ -75,23 +75,37 @@ pub(super) fn run_guarded(
         .map_err(|error| start_error(&command, error))?;
     let handle = ProcessHandle::open(Pid(program.id())).map_err(FileError::from)?;
     let host = &environment.host;
-    let mut suspects = BTreeSet::new();
+    let others = other_devices(environment, served);
+    let mut suspects = BTreeMap::new();
     loop {
         handle.wait_for_exit(POLL_INTERVAL);
         if let Some(status) = reap_child(Pid(program.id()))? {
             return Ok(exit_code(status));
         }
-        // If the driver does not answer now, the program has done nothing wrong.
-        let used = DeviceUse::query(nvml, &served.record).unwrap_or_default();
-        let seen = used.descendants_outside_mps(host);
-        if let Some(pid) = seen.intersection(&suspects).next() {
+        let seen = find_descendants_outside_mps(host, nvml, &served.record, &others);
+        if let Some((&pid, used)) = seen.iter().find(|(pid, _)| suspects.contains_key(*pid)) {
+            let ended = "the program was ended";
             let left = observe_records(environment)
-                .map(|node| LeftMps::new(host, &node, served, *pid, "the program was ended"));
+                .map(|node| LeftMps::new(host, &node, served, (pid, used), ended));
             end_guarded(host, Pid(program.id()));
             return Err(left?.into());
         }
         suspects = seen;
     }
+}
+
+/// Returns the devices of the node that the program is not to use. Without them, only its own device is watched.
+fn other_devices(environment: &Environment, served: &Served) -> Vec<NamedDevice> {
+    let Ok(node) = observe(environment, Detail::GEOMETRY) else {
+        return Vec::new();
+    };
+    let own = served.record.driver_uuids();
+    let others = node.existing_devices().map(|device| {
+        let mut uuids = device.driver_uuids().to_vec();
+        uuids.retain(|uuid| !own.contains(uuid));
+        (device.name.clone(), uuids)
+    });
+    others.filter(|(_, uuids)| !uuids.is_empty()).collect()
 }
 
 /// Ends the program and all processes that come from it: SIGTERM, and SIGKILL for those that do not exit.

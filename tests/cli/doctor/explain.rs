@@ -135,7 +135,7 @@ fn a_word_of_any_length_is_answered() {
     );
 }
 
-/// What `cudaGetErrorString` of CUDA 12 returns, as PyTorch and others print it.
+/// What `cudaGetErrorString` of CUDA 12 returns, as `PyTorch` and others print it.
 #[test]
 fn an_error_is_known_by_what_programs_print() {
     for (number, text) in [

@@ -60,16 +60,29 @@ fn the_share_of_a_copy_is_at_most_what_its_device_allows() {
     let sim = Sim::served(
         "h200",
         1,
-        "[[gpu]]\nselect = { all = true }\nmig = false\n[mps]\nshare = 2\n",
+        "[[gpu]]\nselect = { all = true }\nmig = false\n[mps]\nactive-thread-percentage = 50\n",
     );
     let show = "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-    for (copies, percent) in [("1", "50"), ("2", "50"), ("8", "25")] {
+    // The largest percentages for 16 and 32 of 132 SMs.
+    for (copies, share, percent) in [
+        ("1", "half", "50"),
+        ("1", "even", "50"),
+        ("2", "half", "50"),
+        ("2", "even", "50"),
+        ("8", "half", "25.7"),
+        ("8", "even", "13.6"),
+    ] {
         let words = [
-            "run", "-n", copies, "--share", "half", "--", "sh", "-c", show,
+            "run", "-n", copies, "--share", share, "--", "sh", "-c", show,
         ];
         let ran = sim.run(&words).ended(0);
         let wanted = format!("[0] {percent}");
-        assert_eq!(lines(&ran.stdout)[0], wanted, "{copies}: {}", ran.stderr);
+        assert_eq!(
+            lines(&ran.stdout)[0],
+            wanted,
+            "{copies} {share}: {}",
+            ran.stderr
+        );
     }
 }
 

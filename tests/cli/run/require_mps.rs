@@ -37,6 +37,45 @@ fn a_program_that_leaves_is_ended() {
     }
 }
 
+/// CUDA has it compute on the first device of the node.
+#[test]
+fn a_program_that_leaves_for_another_device_is_ended() {
+    let lost = "unset CUDA_MPS_PIPE_DIRECTORY CUDA_VISIBLE_DEVICES; cuda-app run 20";
+    let small = Sim::small();
+    let whole = Sim::served("h200", 2, "[[gpu]]\nselect = { all = true }\nmig = false\n");
+    // One that no daemon serves.
+    let alone = Sim::served(
+        "h200",
+        2,
+        "[[gpu]]\nselect = { index = [1] }\nmig = false\n",
+    );
+    for (sim, own, used) in [
+        (&small, "0.2", "0.0"),
+        (&whole, "1", "0"),
+        (&alone, "1", "0"),
+    ] {
+        let words = ["run", own, "--require-mps", "--", "sh", "-c", lost];
+        let ran = sim.run(&words).ended(125);
+        assert_contains(
+            &ran.stderr,
+            &format!(
+                "(cuda-app run 20) used device {used} outside MPS, and the program was ended\nhint: check that the program \
+                 does not change CUDA_MPS_PIPE_DIRECTORY"
+            ),
+        );
+    }
+}
+
+/// It is a client, if of another daemon.
+#[test]
+fn a_client_of_another_device_is_left_alone() {
+    let sim = Sim::small();
+    let script = format!("{} run 0.0 -- cuda-app run 1", sim.program());
+    let ran = guarded(&sim, &["sh", "-c", &script]).ended(0);
+    assert_contains(&ran.stdout, "mps yes");
+    assert_eq!(ran.stderr, "");
+}
+
 /// A program of somebody else is none of its business.
 #[test]
 fn other_programs_are_left_alone() {

@@ -215,7 +215,7 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
 struct Engines(Sim);
 
 impl Engines {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 16] = [
         "apptainer",
         "ch-run",
         "docker",
@@ -227,8 +227,10 @@ impl Engines {
         "podman-compose",
         "podman-remote",
         "python3",
+        "singularity",
         "srun",
         "sudo",
+        "systemd-run",
         "x",
     ];
 
@@ -289,6 +291,7 @@ fn run_says_what_a_container_needs() {
     let both = format!("{run_dir} and CUDA_MPS_PIPE_DIRECTORY");
     let enroot = format!("--mount {run_dir}:{run_dir} {variables}");
     let pyxis = format!("--container-mounts={run_dir}:{run_dir}");
+    let bundle = format!("a bind mount of {run_dir} to /bundle/config.json");
     let pipe = format!("CUDA_MPS_PIPE_DIRECTORY={run_dir}/by-name/0.2/pipe");
     let elsewhere = engines.file("elsewhere.env", "A=b\nCUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
     let nothing = engines.file("nothing.env", "# CUDA_MPS_PIPE_DIRECTORY\nA=b\n");
@@ -428,6 +431,13 @@ fn run_says_what_a_container_needs() {
             &both,
             &format!("{pyxis} --export=ALL"),
         ),
+        // A container of Slurm itself has its mounts by a file.
+        ("srun --container=/bundle x", &run_dir, &bundle),
+        (
+            "srun --export=NONE -n 2 --container /bundle x",
+            &both,
+            &format!("{bundle} and --export=ALL"),
+        ),
         // One of the two.
         (
             "podman run -v RUN:RUN image x",
@@ -476,7 +486,10 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
     let dotenv = engines.file("dotenv", &(options("dotenv") + "\n"));
     let elsewhere = engines.file("elsewhere.env", "CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
     let uuid = engines.0.uuid("0.2");
+    let mounts = format!("{{\"mounts\": [{{\"source\": \"{run_dir}\"}}]}}");
+    let bundle = engines.file("config.json", &mounts);
     for line in [
+        "srun --container=BUNDLE x",
         "docker run --rm -it DOCKER image x",
         "docker run --volumes-from other -e CUDA_MPS_PIPE_DIRECTORY image",
         // These do not hide the directory of the variables.
@@ -509,7 +522,6 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
         "apptainer exec --nv image true",
         // They start no container.
         "docker ps",
-        "docker exec container x",
         "srun true",
         "srun x --container-image",
         "srun -n 2 python3 docker run image",
@@ -519,6 +531,7 @@ fn run_says_nothing_about_a_container_that_has_what_it_needs() {
     ] {
         let above = engines.0.node.run_dir().parent().unwrap();
         let line = line
+            .replace("BUNDLE", bundle.trim_end_matches("/config.json"))
             .replace("DOCKER", &docker)
             .replace("PODMAN", &podman)
             .replace("RUN", &run_dir)
@@ -659,7 +672,14 @@ fn commands_that_start_no_container_of_compose_need_nothing() {
             let said = engines.says(&format!("{start} -f {file} {verb}"));
             assert_eq!(said, "", "{start} {verb}");
         }
-        for verb in ["up -d", "run main x", "create", "start", "restart"] {
+        for verb in [
+            "up -d",
+            "run main x",
+            "create",
+            "start",
+            "restart",
+            "exec web x",
+        ] {
             let said = engines.says(&format!("{start} -f {file} {verb}"));
             assert_contains(&said, " run outside MPS; add -f device.yaml");
         }
@@ -733,6 +753,131 @@ fn a_launcher_that_loses_the_variables_is_named() {
     // Its own options bring all values in.
     let said = engines.says("sudo docker run image");
     assert!(!said.contains("sudo does"), "{said}");
+}
+
+#[test]
+fn a_launcher_that_loses_the_limits_is_named() {
+    let engines = Engines::new();
+    let (pipe, threads) = (
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    );
+    let own = "run 0.2 --threads 20 --";
+    for (launcher, options) in [
+        ("sudo", "--preserve-env=PIPE,CUDA_VISIBLE_DEVICES"),
+        ("srun", "--export=PIPE"),
+        ("systemd-run", "-E PIPE"),
+        ("systemd-run", "-p PassEnvironment=PIPE"),
+        ("env", "-u THREADS"),
+    ] {
+        let options = options.replace("PIPE", pipe).replace("THREADS", threads);
+        let said = engines.says_of(&format!("{own} {launcher} {options} x"), &[]);
+        let expected = format!(
+            "warning: {launcher} does not pass on {threads}, and without it the limits (--threads 20) have no effect; write \
+             `{launcher} {options} "
+        );
+        assert!(said.starts_with(&expected), "{said}");
+        // Without a limit, nothing is lost.
+        let said = engines.says(&format!("{launcher} {options} x"));
+        assert_eq!(said, "", "{launcher}");
+    }
+    assert_contains(
+        &engines.says_of(&format!("{own} sudo x"), &[]),
+        &format!(
+            "sudo does not pass on {pipe} and {threads}, and without them the programs run outside MPS; "
+        ),
+    );
+    let run_dir = engines.directory();
+    for line in [
+        "sudo --preserve-env=PIPE,THREADS x",
+        "srun --export=PIPE,THREADS x",
+        "sudo --preserve-env=PIPE docker run -v RUN:RUN -e PIPE -e THREADS=20 image",
+    ] {
+        let line = line.replace("PIPE", pipe).replace("THREADS", threads);
+        let line = line.replace("RUN", &run_dir);
+        assert_eq!(engines.says_of(&format!("{own} {line}"), &[]), "", "{line}");
+    }
+}
+
+/// It has what it got when it was created.
+#[test]
+fn a_container_that_exists_already_does_not_get_the_device() {
+    let engines = Engines::new();
+    for (line, command) in [
+        ("docker exec c x", "docker exec"),
+        ("docker --context far exec -it c x", "docker exec"),
+        ("docker start -a c", "docker start"),
+        ("docker container restart c", "docker container restart"),
+        ("nerdctl exec -it c x", "nerdctl exec"),
+        ("podman exec -u 1000 c x", "podman exec"),
+        ("podman start c", "podman start"),
+        ("podman pod start p", "podman pod start"),
+        ("podman kube play p.yaml", "podman kube play"),
+        ("podman play kube p.yaml", "podman play kube"),
+        ("podman-remote exec c x", "podman-remote exec"),
+    ] {
+        let expected = format!(
+            "warning: {command} does not pass on CUDA_MPS_PIPE_DIRECTORY, and without it the programs run outside MPS, \
+             unless the container has a device; create the container with a device (`mig-mps help containers`)\n"
+        );
+        assert_eq!(engines.says(line), expected, "{line}");
+    }
+    for line in [
+        "docker exec -e CUDA_MPS_PIPE_DIRECTORY c x",
+        "podman exec -ite CUDA_MPS_PIPE_DIRECTORY c x",
+        "docker stop c",
+        "docker container ls",
+        "podman kube down p.yaml",
+        "podman pod ps",
+    ] {
+        assert_eq!(engines.says(line), "", "{line}");
+    }
+    let exec = "exec -e CUDA_MPS_PIPE_DIRECTORY c x";
+    assert_contains(
+        &engines.says_of(&format!("run 0.2 --threads 25 -- docker {exec}"), &[]),
+        " does not have CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, and without it the limits (--threads 25) have no effect; add --env \
+         CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\n",
+    );
+    assert_contains(
+        &engines.says(&format!("sudo podman {exec}")),
+        "sudo does not pass on CUDA_MPS_PIPE_DIRECTORY, ",
+    );
+}
+
+/// Apptainer and Singularity read it as `--env-file`.
+#[test]
+fn a_file_of_variables_may_be_named_by_a_variable() {
+    let engines = Engines::new();
+    let run_dir = engines.directory();
+    let elsewhere = engines.file("elsewhere.env", "CUDA_MPS_PIPE_DIRECTORY=/elsewhere\n");
+    let nothing = engines.file("nothing.env", "A=b\n");
+    let says = |line: &str, variables: &[(&str, &str)]| {
+        engines.says_of(&format!("run 0.2 -- {line} image x"), variables)
+    };
+    let (new, old) = ("APPTAINER_ENV_FILE", "SINGULARITY_ENV_FILE");
+    for (line, variable) in [
+        ("apptainer exec", new),
+        ("apptainer run --cleanenv", old),
+        ("singularity exec", old),
+    ] {
+        assert_contains(
+            &says(line, &[(variable, &elsewhere)]),
+            &format!(
+                " does not have CUDA_MPS_PIPE_DIRECTORY={run_dir}/by-name/0.2/pipe, and without it the programs run outside \
+                 MPS; omit the options, or the lines of the file in {variable}, that change CUDA_MPS_PIPE_DIRECTORY\n"
+            ),
+        );
+    }
+    for (line, variables) in [
+        ("apptainer exec", [(new, &*nothing), (old, &elsewhere)]),
+        ("singularity exec", [(new, &elsewhere), (old, "")]),
+        (
+            &*format!("apptainer exec --env-file {nothing}"),
+            [(new, &elsewhere), (old, &elsewhere)],
+        ),
+    ] {
+        assert_eq!(says(line, &variables), "", "{line}");
+    }
 }
 
 /// A launcher that begins the command line is to start mig-mps as it was started, for a device that this may choose again.
@@ -831,6 +976,19 @@ fn files_of_compose_with_other_texts_are_not_judged() {
         " does not have CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, and without it the limits (--threads 20) have no effect; add -f \
          compose.yaml -f device.yaml, a file that `mig-mps env 0.2 --threads 20 --format compose` writes",
     );
+    // A memory limit of its own, whatever the service has.
+    let text = "services: {main: {devices: [mig-mps/device=0.2], environment: \
+                [CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT]}}\n";
+    assert_eq!(says(text, "run 0.2 --threads 20"), "");
+    let said = says(text, "run 0.2 --threads 20 --memory 2G");
+    assert_contains(
+        &said,
+        " does not have CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, and without it the limits ",
+    );
+    assert_contains(
+        &said,
+        "the name main with that of your service, in the place of the CDI device\n",
+    );
     fs::write(
         place.join(".env"),
         "COMPOSE_FILE=compose.yaml:device.yaml\n",
@@ -884,6 +1042,11 @@ fn limits_reach_the_programs_in_a_container() {
             "{both} these options: podman run $(mig-mps env 0.2 --threads 25 --memory 2G --format podman) …, in the"
         ),
     );
+    let said = says(&format!(
+        "docker run --device mig-mps/device=0.2 -e {threads} -e {memory} image"
+    ));
+    assert_contains(&said, &format!(" does not have {memory}, and without it "));
+    assert_contains(&said, " …, in the place of the CDI device\n");
     assert_eq!(
         says(&format!("{device} -e {threads} -e {memory} image")),
         ""
@@ -935,7 +1098,6 @@ fn what_a_daemon_starts_is_not_seen() {
     for line in [
         "docker ps",
         "docker compose ps",
-        "podman exec container x",
         "podman run --device mig-mps/device=0.2 image",
         "apptainer exec image x",
         "x",
