@@ -522,6 +522,11 @@ fn a_group_with_several_jobs_is_no_jobs() {
         ("/lsf/cluster1/job.", "its name lacks the ID of a job"),
         ("/oar/system", "its name is not that of a job"),
         ("/openrc/pbs", "its name is that of a service"),
+        (
+            "/machine.slice/machine-n1.scope",
+            "it belongs to a virtual machine",
+        ),
+        ("/lxc/n1", "it belongs to a virtual machine"),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
