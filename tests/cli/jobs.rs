@@ -722,4 +722,21 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
         &wrong.ended(2).stderr,
         "user 4294967295 does not exist on this machine",
     );
+    let with = |id: &str, user: &str| {
+        let (id, user) = (format!("--id={id}"), format!("--user={user}"));
+        let words = [
+            "job",
+            "begin",
+            &id,
+            &user,
+            "--devices",
+            "0",
+            "--cgroup",
+            "/a/b",
+        ];
+        sim.run(&words).ended(2).stderr
+    };
+    assert_contains(&with("101", "+5"), "user +5 does not exist");
+    assert_contains(&with("101", ""), "error: the name of the user is empty\n");
+    assert_contains(&with("-x", "root"), "does not begin with a dot or a hyphen");
 }

@@ -96,11 +96,11 @@ struct EndArgs {
 }
 
 fn parse_id(text: &str) -> std::result::Result<String, String> {
-    if is_job_name(text) && !text.starts_with('.') {
+    if is_job_name(text) && !text.starts_with(['.', '-']) {
         return Ok(text.to_owned());
     }
     Err(
-        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot"
+        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot or a hyphen"
             .to_owned(),
     )
 }
@@ -350,8 +350,14 @@ const NO_UID: u32 = u32::MAX;
 
 /// Returns the uid of a user. The machine must know a name, but not a number.
 fn find_user(word: &str) -> Result<Uid> {
+    if word.is_empty() {
+        return Err(usage_error("the name of the user is empty")
+            .with_hint("give --user the name or the number of a user"));
+    }
+    // The standard library takes a sign.
     if let Ok(uid) = word.parse()
         && uid != NO_UID
+        && !word.starts_with('+')
     {
         return Ok(Uid(uid));
     }
