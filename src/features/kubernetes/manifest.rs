@@ -10,8 +10,7 @@ use super::offer::MAX_NAME_CHARS;
 use crate::commands::args::ProfileSource;
 use crate::error::{Result, usage_error};
 use crate::host::{Host, fnv1a};
-use crate::profile::Profile;
-use crate::shared::pod_profile::without_mark;
+use crate::profile::{Profile, without_mark};
 
 /// The directory of most kubelets.
 pub const USUAL_KUBELET: &str = "/var/lib/kubelet";

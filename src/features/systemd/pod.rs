@@ -24,9 +24,8 @@ use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
 use crate::node::observe_records;
-use crate::profile::Profile;
+use crate::profile::{PROFILE_MARK, Profile, is_of_pod};
 use crate::render::{print, report};
-use crate::shared::pod_profile::{PROFILE_MARK, is_of_pod};
 use crate::state::{ProfileHistory, RunDir};
 
 /// The directory of the host in which a pod installs the programs.
