@@ -451,6 +451,14 @@ impl Host {
         );
     }
 
+    /// Adds the list of pods that the plugin of a host with a kubelet writes.
+    fn list_no_pods(&mut self) {
+        self.then(
+            "printf '{\"boot-id\": \"%s\", \"at\": \"%s\", \"pods\": []}' \
+             \"$(cat $MIG_MPS_ROOT/proc/sys/kernel/random/boot_id)\" $(date -u +%FT%TZ) >$MIG_MPS_RUN_DIR/pods.json",
+        );
+    }
+
     /// Adds a line of the script of the host.
     fn then(&mut self, line: &str) {
         let _ = writeln!(self.script, "{line}");
@@ -578,6 +586,7 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     host.pod("image", SHARED);
     host.then(&format!("({STATE}) >before"));
     let unchanged = format!("{LAST_WORDS}; ({STATE}) | diff before - && echo unchanged");
+    host.list_no_pods();
     // It does not fit.
     host.pod("new", &SHARED.replace("\"3g\"", "\"7g\""));
     host.then(&unchanged);
@@ -585,10 +594,12 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     host.then("mkfifo hold; mig-mps run trainer-0 -- cuda-app hold <hold >/dev/null & exec 3>hold");
     host.then("until mig-mps status --json | grep -q '\"clients\": \\[$'; do :; done");
     let other = format!("cdi = true\n{}", SHARED.replace("\"3g\"", "\"2g\""));
+    host.list_no_pods();
     host.pod("new", &other);
     host.then(&unchanged);
     host.then("exec 3>&-; wait %1");
     // The kubelet tries again.
+    host.list_no_pods();
     host.pod("new", &other);
     host.then(LAST_WORDS);
     host.then("cmp /opt/mig-mps/bin/mig-mps-device-plugin new/mig-mps/mig-mps-device-plugin");
@@ -751,6 +762,10 @@ fn a_host_of_others_is_left_as_it_is() {
     host.then(&format!("systemctl stop mig-mps-device-plugin; echo '{{\"boot-id\": \"-\", \"at\": \"2026-01-01T00:00:00Z\", \"pods\": []}}' >$MIG_MPS_RUN_DIR/pods.json; ({STATE}) >before"));
     host.pod("image", &SHARED.replace("count = 2", "count = 1"));
     host.then(&unchanged);
+    // Nor while it has not reported any.
+    host.then(&format!("rm $MIG_MPS_RUN_DIR/pods.json; ({STATE}) >before"));
+    host.pod("image", &SHARED.replace("count = 2", "count = 1"));
+    host.then(&unchanged);
     assert_snapshot!(host.run(), @"
     pod: 4
     error: /etc/systemd/system/mig-mps.service: mig-mps did not write it and does not replace it
@@ -777,6 +792,10 @@ fn a_host_of_others_is_left_as_it_is() {
     hint: stop them with `mig-mps down`, or delete the DaemonSet of this pod
     unchanged
     pod: 0
+    pod: 4
+    error: the device plugin does not report which pods hold shares of this host's devices
+    hint: run `journalctl -u mig-mps-device-plugin` on this host to see why
+    unchanged
     pod: 4
     error: the device plugin does not report which pods hold shares of this host's devices
     hint: run `journalctl -u mig-mps-device-plugin` on this host to see why

@@ -195,8 +195,11 @@ impl Installation<'_> {
             .is_none_or(|installed| installed == text);
         let run_dir = RunDir::at(&self.environment.roots_run_dir());
         let boot_id = self.environment.host.boot_id()?;
+        let host = &self.environment.host;
         let is_unknown = || match run_dir.load_pods() {
-            Ok(pods) => pods.is_some_and(|pods| pods.is_stale(&boot_id, Timestamp::now())),
+            Ok(Some(pods)) => pods.is_stale(&boot_id, Timestamp::now()),
+            // The plugin writes nothing without a run directory, and then there is no device.
+            Ok(None) => host.starts_device_plugin() && run_dir.path().exists(),
             Err(_) => true,
         };
         if is_installed || !is_unknown() {
