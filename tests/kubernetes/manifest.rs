@@ -620,7 +620,7 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     pod: 4
     error: 1 client is still running:
     error: the profile was not applied, and nothing was installed
-    hint: end the programs in the lines above; the kubelet starts this pod again
+    hint: end the programs or delete the pods in the lines above; the kubelet starts this pod again
     unchanged
     pod: 0
     wrote /opt/mig-mps/bin/mig-mps-device-plugin
@@ -680,6 +680,25 @@ fn a_host_has_one_mig_mps() {
     removed /etc/systemd/system/mig-mps-heal.timer
     removed /etc/systemd/system/mig-mps-device-plugin.service
     removed /etc/mig-mps/profile.toml
+    ");
+}
+
+/// Nobody can end a program that is not there.
+#[test]
+fn a_pod_passes_on_the_hints_about_what_is_no_program() {
+    let test = "a_pod_passes_on_the_hints_about_what_is_no_program";
+    let Some(mut host) = Host::of(test) else {
+        return;
+    };
+    host.then("nvidia-smi -i 0 -mig 1 >/dev/null; nvidia-smi mig -i 0 -cgi 4g.40gb -C >/dev/null");
+    host.pod("image", SHARED);
+    host.then(LAST_WORDS);
+    assert_snapshot!(host.run(), @"
+    pod: 4
+    error: GPU 0: 4g.40gb at slices 0-3 would be destroyed, but mig-mps has no record of creating it
+    hint: run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged
+    error: the profile was not applied, and nothing was installed
+    hint: see the lines above; the kubelet starts this pod again
     ");
 }
 

@@ -239,18 +239,20 @@ impl Installation<'_> {
         up.envs(service_environment(self.environment));
         let ran = run(&services.wrap_service(&up), "", CHANGE_TIMEOUT)?;
         print(&ran.stdout)?;
-        // What is in the way is named; nobody can add the options that its hints name.
-        let is_in_use = ran.status.code() == Some(ExitStatus::Refused as i32);
+        // Programs and pods in the way are named; nobody can add the options that the hint about them has.
+        let is_about_programs =
+            |line: &&str| line.starts_with("hint: ") && line.contains("--drain");
+        let is_in_use = ran.stderr.lines().any(|line| is_about_programs(&line));
         ran.stderr
             .lines()
-            .filter(|line| !(is_in_use && line.starts_with("hint: ")))
+            .filter(|line| !is_about_programs(line))
             .for_each(report);
         if ran.status.success() {
             return Ok(());
         }
         let error = "the profile was not applied, and nothing was installed";
         let hint = if is_in_use {
-            "end the programs in the lines above; the kubelet starts this pod again"
+            "end the programs or delete the pods in the lines above; the kubelet starts this pod again"
         } else {
             "see the lines above; the kubelet starts this pod again"
         };
