@@ -98,15 +98,9 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
         ["--kubelet", "/var/lib/k0s/\"a b\""]
     );
     // The kubelet expands the words of a command, and no value is a part of the template.
-    let options = [
-        "--image",
-        "a@PROFILE@b",
-        "--kubelet",
-        "/$(HOSTNAME)/$$x/@PROFILE@/@IMAGE@",
-    ];
+    let options = ["--kubelet", "/$(HOSTNAME)/$$x/@PROFILE@/@IMAGE@"];
     let (documents, _) = manifest(&sim, SHARED, &options);
     let pod = &documents[2]["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"][0]["image"], "a@PROFILE@b");
     let words = pod["initContainers"][0]["command"].as_array().unwrap();
     assert_eq!(
         words.last().unwrap(),
@@ -200,7 +194,32 @@ fn a_changed_profile_replaces_the_pods_and_leaves_the_profile_of_the_old_ones() 
     }
     assert_ne!(mounted_profile(&first), mounted_profile(&other));
     // The same from every build.
-    assert_eq!(mounted_profile(&first), "profile-86babc4bb0fec9da");
+    assert_eq!(mounted_profile(&first), "mig-mps-86babc4bb0fec9da");
+}
+
+#[test]
+fn manifests_with_other_names_are_of_other_pods() {
+    let sim = Sim::with("h200", 1);
+    // One that YAML would take for a number.
+    for name in ["pool-b", "0x1f"] {
+        let (documents, _) = manifest(&sim, SHARED, &["--name", name]);
+        assert_eq!(documents[0]["metadata"]["name"], "mig-mps");
+        let profile = format!("{name}-86babc4bb0fec9da");
+        assert_eq!(documents[1]["metadata"]["name"], *profile);
+        assert_eq!(documents[1]["metadata"]["labels"], json!({ "app": name }));
+        assert_eq!(mounted_profile(&documents), &profile);
+        let set = &documents[2];
+        let metadata = json!({
+            "name": name,
+            "namespace": "mig-mps",
+            "labels": { "app.kubernetes.io/name": name },
+        });
+        assert_eq!(set["metadata"], metadata);
+        let selector = json!({ "matchLabels": { "app.kubernetes.io/name": name } });
+        assert_eq!(set["spec"]["selector"], selector);
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/name"], name);
+    }
 }
 
 #[test]
@@ -247,6 +266,22 @@ fn what_kubernetes_or_the_host_would_refuse_is_refused() {
             "invalid value 'a b' for '--image <NAME>': expected the name of an image, such as registry.example/mig-mps:1",
         ),
         (
+            &["--image", "https://registry.example/mig-mps"],
+            "expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--image", "Registry/Mig-MPS:1"],
+            "expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--name", "pool_b"],
+            "invalid value 'pool_b' for '--name <NAME>': expected at most 40 lower-case letters, digits and hyphens",
+        ),
+        (
+            &["--metrics", "0.0.0.0:0"],
+            "--metrics has port 0, which is another port at each start",
+        ),
+        (
             &["--kubelet", "kubelet"],
             "invalid value 'kubelet' for '--kubelet <DIR>': expected the absolute path of a directory without control characters",
         ),
@@ -272,6 +307,7 @@ fn options_of_a_manifest_are_refused_with_a_list() {
     for options in [
         ["--list", "--image", "x"],
         ["--list", "--node-selector", "a=b"],
+        ["--list", "--name", "a"],
         ["--hardware", "--manifest", "all-small"],
     ] {
         let ran = Ran::of(command(&sim).args(options)).ended(2);
@@ -295,7 +331,7 @@ fn a_validator_of_kubernetes_takes_the_manifest() {
         (SHARED, &[][..]),
         (
             &SHARED.replace('\n', "\r\n"),
-            &["--node-selector", "a=b", "--kubelet", "/a b"],
+            &["--node-selector", "a=b", "--kubelet", "/a b", "--name", "1"],
         ),
     ] {
         let path = sim.node.dir().join("manifest.yaml");
