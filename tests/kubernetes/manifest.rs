@@ -694,6 +694,7 @@ fn a_host_has_one_mig_mps() {
     // After a pod, by hand.
     host.pod("image", SHARED);
     host.then("/opt/hand/mig-mps systemd all-small --install || echo $?");
+    host.then("/opt/hand/mig-mps systemd --uninstall || echo $?");
     host.then("mig-mps systemd --uninstall");
     assert_snapshot!(host.run(), @"
     pod: 4
@@ -709,6 +710,9 @@ fn a_host_has_one_mig_mps() {
     timers.target.wants
     pod: 0
     4
+    4
+    error: a pod of Kubernetes has installed mig-mps on this host
+    hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     error: a pod of Kubernetes has installed mig-mps on this host
     hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     removed /etc/systemd/system/mig-mps.service

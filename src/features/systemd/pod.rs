@@ -366,7 +366,7 @@ fn owned_error(what: &str, hint: &str) -> CommandError {
     CommandError::new(ExitStatus::Refused, what).with_hint(hint)
 }
 
-/// Refuses an installation by hand on a host where a pod has installed mig-mps.
+/// Refuses an installation by hand, and its end, on a host where a pod has installed mig-mps.
 pub fn check_not_owned_by_pod(files: &UnitFiles<'_>, program: &Path) -> Result<()> {
     let profile = files.profile().read().ok().flatten();
     if !profile.is_some_and(|text| is_of_pod(&text)) {
