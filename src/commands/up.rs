@@ -27,7 +27,7 @@ use crate::host::{Directories, Environment, quote_for_shell, report_ready, strip
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Device, Node, Served};
 use crate::plan::{LeftOut, Plan, Refusal, Start};
-use crate::profile::Profile;
+use crate::profile::{Profile, is_of_pod};
 use crate::render::{self, consequences, examples_and_statuses, note, print, report, warn};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -411,9 +411,13 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
         && text != profile.source.text()
     {
         let path = at_boot.path().display().to_string();
+        let remedy = if is_of_pod(&text) {
+            "change the profile of the pod that has installed mig-mps on this host".to_owned()
+        } else {
+            format!("run `mig-mps profiles --applied | sudo tee {path}`")
+        };
         warn(&format!(
-            "another profile is applied at boot, {path}; to keep this one, run `mig-mps profiles --applied | sudo tee \
-             {path}`"
+            "another profile is applied at boot, {path}; to keep this one, {remedy}"
         ));
     }
 }

@@ -37,20 +37,25 @@ impl Host {
     ///
     /// The nearest control group that a batch system has made decides, since its end is the end of what is in it. So does a
     /// login session whose processes logind ends. The caller can set the variables, so they decide only which of the caller's
-    /// programs belong together.
-    pub fn own_job(&self, variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    /// programs belong together. The control groups in `recorded` are those of other jobs.
+    pub fn own_job(
+        &self,
+        recorded: &[String],
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Option<String> {
         let groups = fs::read_to_string(self.root.join("proc/self/cgroup")).unwrap_or_default();
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        let hash = match (job_group(&groups), job_ids(variable)) {
-            (Some(group), _) => hasher.hash_one(group),
-            (None, Some(ids)) => hasher.hash_one(ids),
-            (None, None) => {
-                let session = session_group(&groups)?;
-                if !self.ends_sessions() {
-                    return None;
-                }
-                hasher.hash_one(session)
+        let own_recorded = recorded.iter().find(|group| has_group(&groups, group));
+        let hash = if let Some(group) = job_group(&groups).or_else(|| own_recorded.cloned()) {
+            hasher.hash_one(group)
+        } else if let Some(ids) = job_ids(variable) {
+            hasher.hash_one(ids)
+        } else {
+            let session = session_group(&groups)?;
+            if !self.ends_sessions() {
+                return None;
             }
+            hasher.hash_one(session)
         };
         Some(format!("{hash:016x}"))
     }
@@ -518,7 +523,7 @@ mod tests {
         let own = root.path().join("proc/self");
         fs::create_dir_all(&own).unwrap();
         fs::write(own.join("cgroup"), groups).unwrap();
-        Host::at(root.path()).own_job(|name| {
+        Host::at(root.path()).own_job(&[], |name| {
             let mut found = variables.iter().filter(|(known, _)| *known == name);
             found.next().map(|(_, value)| OsString::from(value))
         })
@@ -850,6 +855,7 @@ mod tests {
         // A job of Flux in a job of LSF.
         let inner = |flux| job("0::/", &[("LSB_JOBID", "7"), ("FLUX_JOB_ID", flux)]);
         assert_ne!(inner("f1"), inner("f2"));
-        assert!(Host::at(Path::new("/nowhere")).own_job(|_| None).is_none());
+        let nowhere = Host::at(Path::new("/nowhere"));
+        assert!(nowhere.own_job(&[], |_| None).is_none());
     }
 }

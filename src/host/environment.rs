@@ -62,11 +62,16 @@ impl Host {
             .is_symlink()
     }
 
+    /// True if the unit of the device plugin is enabled.
+    pub fn starts_device_plugin(&self) -> bool {
+        let unit = "/etc/systemd/system/multi-user.target.wants/mig-mps-device-plugin.service";
+        self.under_root(unit).is_symlink()
+    }
+
     /// True if a device plugin of mig-mps serves the kubelet of this machine, or did: it leaves the file of its lock there.
     pub fn has_device_plugin(&self) -> bool {
-        let unit = "/etc/systemd/system/multi-user.target.wants/mig-mps-device-plugin.service";
         let lock = "/var/lib/kubelet/device-plugins/mig-mps.lock";
-        self.under_root(unit).is_symlink() || self.under_root(lock).exists()
+        self.starts_device_plugin() || self.under_root(lock).exists()
     }
 
     /// True if `/proc` has an entry for a process, even for a zombie.

@@ -1,7 +1,7 @@
 //! Control groups that contain more than one job, by their names: those of services, sessions, users and batch systems.
 
 use super::batch_job::{is_in_job_group, may_have_job_group};
-use super::workload::parse_container;
+use super::workload::{is_guest_group, parse_container};
 
 /// The types of units in whose groups systemd puts what it starts itself.
 const SYSTEMD_UNITS: [&str; 4] = [".service", ".socket", ".mount", ".swap"];
@@ -26,7 +26,9 @@ pub fn reason_of_shared_group(group: &str) -> Option<&'static str> {
     let ends_with = |end: &str| last.strip_suffix(end).is_some();
     let is_number = |text: &str| text.parse::<u32>().is_ok();
     let stem = last.strip_suffix(".scope").unwrap_or(last);
-    if ends_with(".slice") || above.is_empty() {
+    if parts.iter().any(|part| is_guest_group(part)) {
+        Some("it belongs to a virtual machine or to a container with a system of its own")
+    } else if ends_with(".slice") || above.is_empty() {
         Some("its name is that of a whole slice or tree")
     } else if SYSTEMD_UNITS.into_iter().any(ends_with) {
         Some("its name is that of a service")
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     /// The ends of reasons, and the groups that are refused for them.
-    const SHARED: [(&str, &[&str]); 10] = [
+    const SHARED: [(&str, &[&str]); 11] = [
         (
             "that of a whole slice or tree",
             &[
@@ -140,6 +142,18 @@ mod tests {
             &["/kubepods/burstable", "/system.slice/docker"],
         ),
         (
+            "a system of its own",
+            &[
+                "/machine.slice/machine-n1.scope",
+                "/machine.slice/machine-qemu\\x2d1\\x2dn1.scope/libvirt/emulator",
+                "/machine.slice/systemd-nspawn@n1.service/payload",
+                "/lxc/n1",
+                "/lxc/101/ns",
+                "/lxc.payload.n1",
+                "/system.slice/lxc.payload.n1/site/101",
+            ],
+        ),
+        (
             "that of a user's application",
             &["/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope"],
         ),
@@ -177,6 +191,7 @@ mod tests {
             "/user.slice/user-500.slice/user@500.service/imp-shell-0-f7.service",
             "/slurm/uid_1000/job_7",
             "/slurm/uid_1000/job_7/step_0",
+            "/lxc/n1/pbs_jobs.service/jobid/7.server",
             "/system.slice/site-batch.service/101",
             "/site.slice/run-u7.scope",
             "/site/101",

@@ -189,7 +189,8 @@ pub(super) fn guest_group(groups: &str) -> Option<String> {
     (!guest.contains(char::is_control)).then(|| guest.to_owned())
 }
 
-fn is_guest_group(part: &str) -> bool {
+/// True for the group of a virtual machine, or of a container with a system of its own.
+pub(super) fn is_guest_group(part: &str) -> bool {
     ["lxc", "machine-", "systemd-nspawn@"]
         .iter()
         .any(|start| part.starts_with(start) && part.strip_suffix(".slice").is_none())

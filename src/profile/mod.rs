@@ -6,6 +6,7 @@ mod block;
 mod diagnostic;
 mod inherited;
 mod names;
+mod pod_profile;
 mod read;
 mod schema;
 mod selector;
@@ -15,6 +16,9 @@ mod wanted;
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
 pub use names::{NameTemplate, Names, is_device_name};
+#[cfg(feature = "kubernetes")]
+pub use pod_profile::without_mark;
+pub use pod_profile::{PROFILE_MARK, is_of_pod};
 pub use schema::profile_schema;
 pub use selector::{PciAddress, Selector};
 pub use wanted::{

@@ -4,7 +4,6 @@ mod choice;
 mod device_use;
 mod draft;
 pub mod jobs;
-pub mod pod_profile;
 mod portion;
 pub mod private;
 pub mod program;

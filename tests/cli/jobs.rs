@@ -1,10 +1,12 @@
 //! Jobs of batch systems: their names, and `mig-mps job`.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::{Value, json};
-use testkit::{App, Ran, Sim, assert_contains, needs_root, wait_until, whole};
+use testkit::{App, NOBODY, Ran, Running, Sim, assert_contains, needs_root, wait_until, whole};
 
 const GROUP: &str = "/pbs_jobs.service/jobid/101.server";
 
@@ -188,14 +190,17 @@ fn a_job_of_lsf_ends_with_all_its_groups() {
     begin(&sim, &["--cgroup", &format!("{group}/")]).ended(0);
     let own = client_with(&sim, &[]);
     let other = client_with(&sim, &[]);
-    put(&sim, &own, "/lsf/cluster1/job.101[2].4722.1700000009");
     put(&sim, &other, "/lsf/cluster1/job.101[3].4711.1700000000");
     // It is the group of the same job.
     let words = "job begin --id 102 --user root --devices 0 --cgroup";
     let words: Vec<&str> = words.split(' ').collect();
     let one = "/lsf/cluster1/job.101[2]";
     let replaced = sim.run(&[&words[..], &[one]].concat()).ended(0);
-    assert_contains(&replaced.stderr, "job 101 has the same control group");
+    assert_contains(
+        &replaced.stderr,
+        "job 101 has the same control group, so it has ended",
+    );
+    put(&sim, &own, "/lsf/cluster1/job.101[2].4722.1700000009");
     let ended = sim.run(&["job", "end", "--id", "102"]).ended(0);
     assert_contains(&ended.stdout, &format!("job 102 left pid {} (", own.pid()));
     assert_eq!(ended.stdout.lines().count(), 1, "{ended:?}");
@@ -522,6 +527,11 @@ fn a_group_with_several_jobs_is_no_jobs() {
         ("/lsf/cluster1/job.", "its name lacks the ID of a job"),
         ("/oar/system", "its name is not that of a job"),
         ("/openrc/pbs", "its name is that of a service"),
+        (
+            "/machine.slice/machine-n1.scope",
+            "it belongs to a virtual machine",
+        ),
+        ("/lxc/n1", "it belongs to a virtual machine"),
     ] {
         let refused = begin(&sim, &["--cgroup", group]).ended(2);
         assert_contains(
@@ -575,8 +585,6 @@ fn a_control_group_that_is_used_again_is_the_later_jobs() {
     needs_root!();
     let sim = Sim::whole("");
     begin(&sim, &["--cgroup", "/htcondor/condor_slot1_1@n1"]).ended(0);
-    let client = client_with(&sim, &[]);
-    put(&sim, &client, "/htcondor/condor_slot1_1@n1");
     let later = sim.run(&[
         "job",
         "begin",
@@ -594,11 +602,65 @@ fn a_control_group_that_is_used_again_is_the_later_jobs() {
         "job 101 has the same control group, so it has ended\n",
     );
     end(&sim).ended(0);
+    let client = client_with(&sim, &[]);
+    put(&sim, &client, "/htcondor/condor_slot1_1@n1");
     let (job, line) = job_of(&sim, &client);
     assert_eq!(job["id"], "102");
     assert_contains(&line, "  htcondor 102  ");
     let text = fs::read_to_string(record(&sim).with_file_name("102")).unwrap();
     assert_eq!(text.matches(&sim.uuid("0")).count(), 1);
+}
+
+/// The end of the later job would end it.
+#[test]
+fn a_job_that_still_runs_keeps_its_control_group() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"all\"");
+    let group = "/site/jobs/shared";
+    let other = |id: &str, user: &str| {
+        let words = [
+            "--id",
+            id,
+            "--user",
+            user,
+            "--devices",
+            "0",
+            "--cgroup",
+            group,
+        ];
+        sim.run(&[&["job", "begin"], &words[..]].concat())
+    };
+    let refusal = |pid: u32| format!("error: job 101 has the same control group, and pid {pid} (");
+    let hint = "hint: run `mig-mps job end --id 101` if that job has ended\n";
+    begin(&sim, &["--cgroup", group]).ended(0);
+    // A client, and a program outside MPS.
+    for app in [client_with(&sim, &[]), sim.outside("0")] {
+        put(&sim, &app, &format!("{group}/inner"));
+        for user in ["nobody", "root"] {
+            let refused = other("102", user).ended(2).stderr;
+            assert_contains(&refused, &refusal(app.pid()));
+            assert_contains(&refused, hint);
+        }
+        // The same job may begin again.
+        begin(&sim, &["--cgroup", group]).ended(0);
+        let ended = end(&sim).ended(0).stdout;
+        assert_contains(&ended, &format!("job 101 left pid {} (", app.pid()));
+        begin(&sim, &["--cgroup", group]).ended(0);
+    }
+    assert!(!record(&sim).with_file_name("102").exists());
+    // A process that has no device yet, unless it is of the job that begins, or of root, as a prolog is.
+    let sleeping = |user: u32| {
+        let child = Command::new("sleep").arg("1000").uid(user).spawn();
+        let child = Running(child.unwrap());
+        let node = sim.node.node();
+        node.show_in_cgroup(child.0.id(), group).unwrap();
+        child
+    };
+    let users = sleeping(NOBODY);
+    let refused = other("102", "root").ended(2).stderr;
+    assert_contains(&refused, &refusal(users.0.id()));
+    let _roots = sleeping(0);
+    other("102", "nobody").ended(0);
 }
 
 #[test]
@@ -660,4 +722,21 @@ fn the_environment_adds_nothing_to_the_name_of_a_recorded_job() {
         &wrong.ended(2).stderr,
         "user 4294967295 does not exist on this machine",
     );
+    let with = |id: &str, user: &str| {
+        let (id, user) = (format!("--id={id}"), format!("--user={user}"));
+        let words = [
+            "job",
+            "begin",
+            &id,
+            &user,
+            "--devices",
+            "0",
+            "--cgroup",
+            "/a/b",
+        ];
+        sim.run(&words).ended(2).stderr
+    };
+    assert_contains(&with("101", "+5"), "user +5 does not exist");
+    assert_contains(&with("101", ""), "error: the name of the user is empty\n");
+    assert_contains(&with("-x", "root"), "does not begin with a dot or a hyphen");
 }

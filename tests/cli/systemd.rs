@@ -550,6 +550,15 @@ fn up_says_that_the_next_boot_brings_another_profile() {
     let applied = sim.run(&["profiles", "--applied"]).ended(0).stdout;
     fs::write(&path, applied).unwrap();
     assert!(!is_said(&up(SMALL)));
+    // The next pod would refuse a profile that is not from a pod.
+    let mark = "# Written by the pod of mig-mps on this node, which replaces it: change the pod's profile.\n";
+    fs::write(&path, format!("{SMALL}{mark}")).unwrap();
+    let shown = up(ONE_EACH);
+    assert_contains(
+        &shown,
+        "to keep this one, change the profile of the pod that has installed mig-mps on this host\n",
+    );
+    assert!(!shown.contains("tee"), "{shown}");
 }
 
 /// Tried again after a cause that may end by itself, such as a holder of a GPU, and not after a mistake.

@@ -64,6 +64,8 @@ fn its_help_says_what_it_is() {
     Manifest:
           --manifest [<PROFILE>]   Print a manifest for nodes [default: /etc/mig-mps/profile.toml]
           --image <NAME>           Image of the pods [default: localhost/mig-mps:VERSION]
+          --name <NAME>            Name of the daemon set; another one for nodes with another profile
+                                   [default: mig-mps]
           --node-selector <LABEL>  Select nodes with this label, such as mig-mps=true
 
     Options:

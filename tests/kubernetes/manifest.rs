@@ -98,15 +98,9 @@ fn a_namespace_a_profile_and_pods_without_access_to_the_cluster() {
         ["--kubelet", "/var/lib/k0s/\"a b\""]
     );
     // The kubelet expands the words of a command, and no value is a part of the template.
-    let options = [
-        "--image",
-        "a@PROFILE@b",
-        "--kubelet",
-        "/$(HOSTNAME)/$$x/@PROFILE@/@IMAGE@",
-    ];
+    let options = ["--kubelet", "/$(HOSTNAME)/$$x/@PROFILE@/@IMAGE@"];
     let (documents, _) = manifest(&sim, SHARED, &options);
     let pod = &documents[2]["spec"]["template"]["spec"];
-    assert_eq!(pod["containers"][0]["image"], "a@PROFILE@b");
     let words = pod["initContainers"][0]["command"].as_array().unwrap();
     assert_eq!(
         words.last().unwrap(),
@@ -200,7 +194,32 @@ fn a_changed_profile_replaces_the_pods_and_leaves_the_profile_of_the_old_ones() 
     }
     assert_ne!(mounted_profile(&first), mounted_profile(&other));
     // The same from every build.
-    assert_eq!(mounted_profile(&first), "profile-86babc4bb0fec9da");
+    assert_eq!(mounted_profile(&first), "mig-mps-86babc4bb0fec9da");
+}
+
+#[test]
+fn manifests_with_other_names_are_of_other_pods() {
+    let sim = Sim::with("h200", 1);
+    // One that YAML would take for a number.
+    for name in ["pool-b", "0x1f"] {
+        let (documents, _) = manifest(&sim, SHARED, &["--name", name]);
+        assert_eq!(documents[0]["metadata"]["name"], "mig-mps");
+        let profile = format!("{name}-86babc4bb0fec9da");
+        assert_eq!(documents[1]["metadata"]["name"], *profile);
+        assert_eq!(documents[1]["metadata"]["labels"], json!({ "app": name }));
+        assert_eq!(mounted_profile(&documents), &profile);
+        let set = &documents[2];
+        let metadata = json!({
+            "name": name,
+            "namespace": "mig-mps",
+            "labels": { "app.kubernetes.io/name": name },
+        });
+        assert_eq!(set["metadata"], metadata);
+        let selector = json!({ "matchLabels": { "app.kubernetes.io/name": name } });
+        assert_eq!(set["spec"]["selector"], selector);
+        let labels = &set["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/name"], name);
+    }
 }
 
 #[test]
@@ -247,6 +266,22 @@ fn what_kubernetes_or_the_host_would_refuse_is_refused() {
             "invalid value 'a b' for '--image <NAME>': expected the name of an image, such as registry.example/mig-mps:1",
         ),
         (
+            &["--image", "https://registry.example/mig-mps"],
+            "expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--image", "Registry/Mig-MPS:1"],
+            "expected the name of an image, such as registry.example/mig-mps:1",
+        ),
+        (
+            &["--name", "pool_b"],
+            "invalid value 'pool_b' for '--name <NAME>': expected at most 40 lower-case letters, digits and hyphens",
+        ),
+        (
+            &["--metrics", "0.0.0.0:0"],
+            "--metrics has port 0, which is another port at each start",
+        ),
+        (
             &["--kubelet", "kubelet"],
             "invalid value 'kubelet' for '--kubelet <DIR>': expected the absolute path of a directory without control characters",
         ),
@@ -272,6 +307,7 @@ fn options_of_a_manifest_are_refused_with_a_list() {
     for options in [
         ["--list", "--image", "x"],
         ["--list", "--node-selector", "a=b"],
+        ["--list", "--name", "a"],
         ["--hardware", "--manifest", "all-small"],
     ] {
         let ran = Ran::of(command(&sim).args(options)).ended(2);
@@ -295,7 +331,7 @@ fn a_validator_of_kubernetes_takes_the_manifest() {
         (SHARED, &[][..]),
         (
             &SHARED.replace('\n', "\r\n"),
-            &["--node-selector", "a=b", "--kubelet", "/a b"],
+            &["--node-selector", "a=b", "--kubelet", "/a b", "--name", "1"],
         ),
     ] {
         let path = sim.node.dir().join("manifest.yaml");
@@ -451,6 +487,14 @@ impl Host {
         );
     }
 
+    /// Adds the list of pods that the plugin of a host with a kubelet writes.
+    fn list_no_pods(&mut self) {
+        self.then(
+            "printf '{\"boot-id\": \"%s\", \"at\": \"%s\", \"pods\": []}' \
+             \"$(cat $MIG_MPS_ROOT/proc/sys/kernel/random/boot_id)\" $(date -u +%FT%TZ) >$MIG_MPS_RUN_DIR/pods.json",
+        );
+    }
+
     /// Adds a line of the script of the host.
     fn then(&mut self, line: &str) {
         let _ = writeln!(self.script, "{line}");
@@ -578,6 +622,7 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     host.pod("image", SHARED);
     host.then(&format!("({STATE}) >before"));
     let unchanged = format!("{LAST_WORDS}; ({STATE}) | diff before - && echo unchanged");
+    host.list_no_pods();
     // It does not fit.
     host.pod("new", &SHARED.replace("\"3g\"", "\"7g\""));
     host.then(&unchanged);
@@ -585,10 +630,12 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     host.then("mkfifo hold; mig-mps run trainer-0 -- cuda-app hold <hold >/dev/null & exec 3>hold");
     host.then("until mig-mps status --json | grep -q '\"clients\": \\[$'; do :; done");
     let other = format!("cdi = true\n{}", SHARED.replace("\"3g\"", "\"2g\""));
+    host.list_no_pods();
     host.pod("new", &other);
     host.then(&unchanged);
     host.then("exec 3>&-; wait %1");
     // The kubelet tries again.
+    host.list_no_pods();
     host.pod("new", &other);
     host.then(LAST_WORDS);
     host.then("cmp /opt/mig-mps/bin/mig-mps-device-plugin new/mig-mps/mig-mps-device-plugin");
@@ -609,7 +656,7 @@ fn what_serves_stays_until_another_profile_can_be_applied() {
     pod: 4
     error: 1 client is still running:
     error: the profile was not applied, and nothing was installed
-    hint: end the programs in the lines above; the kubelet starts this pod again
+    hint: end the programs or delete the pods in the lines above; the kubelet starts this pod again
     unchanged
     pod: 0
     wrote /opt/mig-mps/bin/mig-mps-device-plugin
@@ -647,6 +694,7 @@ fn a_host_has_one_mig_mps() {
     // After a pod, by hand.
     host.pod("image", SHARED);
     host.then("/opt/hand/mig-mps systemd all-small --install || echo $?");
+    host.then("/opt/hand/mig-mps systemd --uninstall || echo $?");
     host.then("mig-mps systemd --uninstall");
     assert_snapshot!(host.run(), @"
     pod: 4
@@ -662,6 +710,9 @@ fn a_host_has_one_mig_mps() {
     timers.target.wants
     pod: 0
     4
+    4
+    error: a pod of Kubernetes has installed mig-mps on this host
+    hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     error: a pod of Kubernetes has installed mig-mps on this host
     hint: delete its DaemonSet (`kubectl delete namespace mig-mps`), then run `/opt/mig-mps/bin/mig-mps systemd --uninstall`
     removed /etc/systemd/system/mig-mps.service
@@ -669,6 +720,25 @@ fn a_host_has_one_mig_mps() {
     removed /etc/systemd/system/mig-mps-heal.timer
     removed /etc/systemd/system/mig-mps-device-plugin.service
     removed /etc/mig-mps/profile.toml
+    ");
+}
+
+/// Nobody can end a program that is not there.
+#[test]
+fn a_pod_passes_on_the_hints_about_what_is_no_program() {
+    let test = "a_pod_passes_on_the_hints_about_what_is_no_program";
+    let Some(mut host) = Host::of(test) else {
+        return;
+    };
+    host.then("nvidia-smi -i 0 -mig 1 >/dev/null; nvidia-smi mig -i 0 -cgi 4g.40gb -C >/dev/null");
+    host.pod("image", SHARED);
+    host.then(LAST_WORDS);
+    assert_snapshot!(host.run(), @"
+    pod: 4
+    error: GPU 0: 4g.40gb at slices 0-3 would be destroyed, but mig-mps has no record of creating it
+    hint: run `mig-mps up` in a terminal without --yes and confirm, or use --destroy-unmanaged
+    error: the profile was not applied, and nothing was installed
+    hint: see the lines above; the kubelet starts this pod again
     ");
 }
 
@@ -751,6 +821,10 @@ fn a_host_of_others_is_left_as_it_is() {
     host.then(&format!("systemctl stop mig-mps-device-plugin; echo '{{\"boot-id\": \"-\", \"at\": \"2026-01-01T00:00:00Z\", \"pods\": []}}' >$MIG_MPS_RUN_DIR/pods.json; ({STATE}) >before"));
     host.pod("image", &SHARED.replace("count = 2", "count = 1"));
     host.then(&unchanged);
+    // Nor while it has not reported any.
+    host.then(&format!("rm $MIG_MPS_RUN_DIR/pods.json; ({STATE}) >before"));
+    host.pod("image", &SHARED.replace("count = 2", "count = 1"));
+    host.then(&unchanged);
     assert_snapshot!(host.run(), @"
     pod: 4
     error: /etc/systemd/system/mig-mps.service: mig-mps did not write it and does not replace it
@@ -777,6 +851,10 @@ fn a_host_of_others_is_left_as_it_is() {
     hint: stop them with `mig-mps down`, or delete the DaemonSet of this pod
     unchanged
     pod: 0
+    pod: 4
+    error: the device plugin does not report which pods hold shares of this host's devices
+    hint: run `journalctl -u mig-mps-device-plugin` on this host to see why
+    unchanged
     pod: 4
     error: the device plugin does not report which pods hold shares of this host's devices
     hint: run `journalctl -u mig-mps-device-plugin` on this host to see why

@@ -1,7 +1,7 @@
 //! Pods that hold shares, and changes of the node: a pod that runs nothing at the moment is known by the kubelet only.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Stdio;
 
 use insta::assert_snapshot;
@@ -204,6 +204,25 @@ fn an_old_list_of_pods_is_no_evidence() {
     // A restart takes nothing from a pod.
     let restarted = sim.run(&["restart", "0.1", "--yes"]).ended(0);
     assert!(!restarted.stderr.contains("pods"), "{}", restarted.stderr);
+}
+
+/// A plugin to which the kubelet does not list the pods writes no file.
+#[test]
+fn without_a_list_the_pods_of_an_enabled_plugin_are_unknown() {
+    let sim = shared();
+    let without_it = sim.profile(&SHARED.replace("count = 2", "count = 1"));
+    let plan = || {
+        let ran = sim.run(&["plan", without_it.to_str().unwrap()]);
+        ran.ended(0).stderr
+    };
+    assert!(!plan().contains("pods"), "no plugin is enabled");
+    let wants = sim.machine("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).unwrap();
+    symlink("/dev/null", wants.join("mig-mps-device-plugin.service")).unwrap();
+    assert_contains(
+        &plan(),
+        "pods that hold shares are unknown: mig-mps-device-plugin has not reported them\n",
+    );
 }
 
 /// Another daemon in the same pipe directory takes nothing from a pod, unless it serves fewer users.

@@ -10,13 +10,13 @@ use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Host, Pid, Process, Uid, is_job_name, is_named_for_job, reason_of_shared_group,
-    root_hint,
+    Account, Environment, Host, Pid, Process, Uid, is_job_name, is_named_for_job,
+    reason_of_shared_group, root_hint, shorten_command,
 };
 use crate::node::{ONE_DEVICE_HINT, Served, observe_records};
 use crate::render::json::{EnvDocument, VERSION, Version};
 use crate::render::{examples, note, print_json};
-use crate::shared::jobs::{end_leftovers, heal_devices};
+use crate::shared::jobs::{end_leftovers, find_leftover, heal_devices};
 use crate::state::{JobRecord, RunDir};
 
 /// Prepare devices for a batch job, and clean up after it
@@ -96,11 +96,11 @@ struct EndArgs {
 }
 
 fn parse_id(text: &str) -> std::result::Result<String, String> {
-    if is_job_name(text) && !text.starts_with('.') {
+    if is_job_name(text) && !text.starts_with(['.', '-']) {
         return Ok(text.to_owned());
     }
     Err(
-        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot"
+        "an id has 1 to 128 ASCII letters, digits, and the characters . _ - [ ] @ : # = ƒ, and does not begin with a dot or a hyphen"
             .to_owned(),
     )
 }
@@ -171,13 +171,7 @@ fn begin(args: &BeginArgs, context: &Context<'_>) -> Result<ExitStatus> {
         boot_id: node.boot_id.clone(),
     };
     let run_dir = RunDir::at(&environment.roots_run_dir());
-    for other in others_in_group(&record, &run_dir)? {
-        note(&format!(
-            "job {} has the same control group, so it has ended",
-            other.id
-        ));
-        other.remove(&run_dir)?;
-    }
+    remove_others_in_group(environment, &record, &run_dir)?;
     record.write(&run_dir).context("cannot record the job")?;
     if args.json {
         print_json(&JobDocument {
@@ -304,13 +298,66 @@ fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> 
     Ok(others)
 }
 
+/// Removes the records of other jobs in the control group. Refuses a group in which such a job may still run.
+fn remove_others_in_group(
+    environment: &Environment,
+    job: &JobRecord,
+    run_dir: &RunDir,
+) -> Result<()> {
+    let others = others_in_group(job, run_dir)?;
+    if let Some(other) = others.first() {
+        check_group_is_left(environment, job, other)?;
+    }
+    for other in others {
+        note(&format!(
+            "job {} has the same control group, so it has ended",
+            other.id
+        ));
+        other.remove(run_dir)?;
+    }
+    Ok(())
+}
+
+/// Refuses the group of another job if a program of that job may run in it: one on a device, or one of a user who is neither
+/// root nor the user of the new job. The end of the new job would end it.
+fn check_group_is_left(
+    environment: &Environment,
+    job: &JobRecord,
+    other: &JobRecord,
+) -> Result<()> {
+    let is_of_others = |process: &Process| {
+        let owner = process.owner();
+        other.has_process(process) && owner != Some(Uid::ROOT) && owner != Some(job.user)
+    };
+    let processes = environment.host.read_processes()?;
+    let of_others = processes.iter().find(|process| is_of_others(process));
+    let found = match of_others {
+        Some(process) => Some((process.pid, process.command_line())),
+        None => find_leftover(environment, |process| other.has_process(process))?,
+    };
+    let Some((pid, command)) = found else {
+        return Ok(());
+    };
+    let (id, command) = (&other.id, shorten_command(&command).into_owned());
+    let what =
+        format!("job {id} has the same control group, and pid {pid} ({command}) still runs in it");
+    let hint = format!("run `mig-mps job end --id {id}` if that job has ended");
+    Err(usage_error(what).with_hint(hint))
+}
+
 /// The uid that means "no user" in system calls.
 const NO_UID: u32 = u32::MAX;
 
 /// Returns the uid of a user. The machine must know a name, but not a number.
 fn find_user(word: &str) -> Result<Uid> {
+    if word.is_empty() {
+        return Err(usage_error("the name of the user is empty")
+            .with_hint("give --user the name or the number of a user"));
+    }
+    // The standard library takes a sign.
     if let Ok(uid) = word.parse()
         && uid != NO_UID
+        && !word.starts_with('+')
     {
         return Ok(Uid(uid));
     }

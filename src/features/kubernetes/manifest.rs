@@ -1,7 +1,7 @@
 //! The manifest of the pods that install mig-mps on their nodes.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use clap::Args;
@@ -10,8 +10,7 @@ use super::offer::MAX_NAME_CHARS;
 use crate::commands::args::ProfileSource;
 use crate::error::{Result, usage_error};
 use crate::host::{Host, fnv1a};
-use crate::profile::Profile;
-use crate::shared::pod_profile::without_mark;
+use crate::profile::{Profile, without_mark};
 
 /// The directory of most kubelets.
 pub const USUAL_KUBELET: &str = "/var/lib/kubelet";
@@ -32,16 +31,92 @@ pub struct ManifestArgs {
     /// Image of the pods
     #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", conflicts_with = "list", value_parser = image, default_value = concat!("localhost/mig-mps:", env!("CARGO_PKG_VERSION")))]
     image: String,
+    /// Name of the daemon set; another one for nodes with another profile
+    #[arg(long, help_heading = "Manifest", value_name = "NAME", requires = "manifest", conflicts_with = "list", value_parser = daemon_set_name, default_value = "mig-mps")]
+    name: String,
     /// Select nodes with this label, such as mig-mps=true
     #[arg(long, help_heading = "Manifest", value_name = "LABEL", requires = "manifest", conflicts_with = "list", value_parser = label)]
     node_selector: Vec<(String, String)>,
 }
 
-/// Reads the name of an image, with the characters that container runtimes accept.
+/// Reads the name of an image by the rules of container runtimes: `[REGISTRY[:PORT]/]PATH[:TAG][@DIGEST]`.
 fn image(text: &str) -> std::result::Result<String, &'static str> {
-    let is_accepted = |c: char| c.is_ascii_alphanumeric() || "._-/:@+[]".contains(c);
-    if text.is_empty() || !text.chars().all(is_accepted) {
-        return Err("expected the name of an image, such as registry.example/mig-mps:1");
+    let (name, digest) = match text.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (text, None),
+    };
+    let is_registry = |part: &str| {
+        part == "localhost" || part.contains(['.', ':']) || part.to_ascii_lowercase() != part
+    };
+    let (registry, rest) = match name.split_once('/') {
+        Some((first, rest)) if is_registry(first) => (Some(first), rest),
+        _ => (None, name),
+    };
+    let (path, tag) = match rest.split_once(':') {
+        Some((path, tag)) => (path, Some(tag)),
+        None => (rest, None),
+    };
+    if registry.is_none_or(is_address)
+        && path.split('/').all(is_image_part)
+        && tag.is_none_or(is_tag)
+        && digest.is_none_or(is_digest)
+    {
+        return Ok(text.to_owned());
+    }
+    Err("expected the name of an image, such as registry.example/mig-mps:1")
+}
+
+/// True for the host of a registry, with or without a port.
+fn is_address(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let in_brackets = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_host = match in_brackets {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_subdomain(&host.to_ascii_lowercase()),
+    };
+    is_host && port.is_none_or(|port| port.parse::<u16>().is_ok() && !port.starts_with('+'))
+}
+
+/// True for a part of an image's path: lower-case words with a separator between two.
+fn is_image_part(text: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_separator =
+        |between: &str| matches!(between, "." | "_" | "__") || between.bytes().all(|c| c == b'-');
+    text.starts_with(is_word) && text.ends_with(is_word) && text.split(is_word).all(is_separator)
+}
+
+fn is_tag(text: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.len() <= 128
+        && text.starts_with(is_word)
+        && text.chars().all(|c| is_word(c) || ".-".contains(c))
+}
+
+fn is_digest(text: &str) -> bool {
+    let (algorithm, digits) = text.split_once(':').unwrap_or_default();
+    let length = match algorithm {
+        "sha256" => 64,
+        "sha384" => 96,
+        "sha512" => 128,
+        _ => return false,
+    };
+    digits.len() == length
+        && digits
+            .bytes()
+            .all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Reads the name of a `DaemonSet`, with room for what follows it in the names of profiles.
+fn daemon_set_name(text: &str) -> std::result::Result<String, &'static str> {
+    if text.len() > 40 || text.contains('.') || !is_subdomain(text) {
+        return Err(
+            "expected at most 40 lower-case letters, digits and hyphens, without a hyphen at either end",
+        );
     }
     Ok(text.to_owned())
 }
@@ -107,6 +182,12 @@ impl ManifestArgs {
         if kubelet != USUAL_KUBELET {
             command.extend(["--kubelet", &*kubelet]);
         }
+        if metrics.is_some_and(|address| address.port() == 0) {
+            return Err(
+                usage_error("--metrics has port 0, which is another port at each start")
+                    .with_hint("give --metrics a port, such as 0.0.0.0:19835"),
+            );
+        }
         let address = metrics.map(|address| address.to_string());
         if let Some(address) = &address {
             command.extend(["--plugin-metrics", address]);
@@ -134,6 +215,7 @@ impl ManifestArgs {
             let _ = writeln!(selector, "{head}        {}: {}", quote(name), quote(value));
         }
         Ok(fill_template(&[
+            ("NAME", &self.name),
             ("VERSION", &quote(version)),
             ("REVISION", &format!("{:016x}", fnv1a(text))),
             ("SELECTOR", &selector),
@@ -263,15 +345,67 @@ mod tests {
     }
 
     #[test]
-    fn images_have_no_blanks() {
+    fn names_of_daemon_sets_are_labels_of_dns() {
+        let (longest, too_long) = ("x".repeat(40), "x".repeat(41));
+        for text in ["a", "1", "mig-mps-b", &longest] {
+            assert!(daemon_set_name(text).is_ok(), "{text}");
+        }
+        for text in [
+            "", "A", "a.b", "a_b", "-a", "a-", "a b", "ä", "a\n", &too_long,
+        ] {
+            assert!(daemon_set_name(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn images_have_the_names_that_container_runtimes_accept() {
+        let digits = "0f".repeat(32);
         for text in [
             "a",
             "registry.example:5000/a/b_c:1.0-x",
-            "[::1]:5000/a@sha256:0f",
+            "mig-mps:1",
+            "Registry.Example/a",
+            "localhost/a/b__c.d--e:V_1.0",
+            "127.0.0.1:5000/a",
+            "[::1]/a",
+            &format!("[::1]:5000/a@sha256:{digits}"),
+            &format!("registry.example/a:1@sha512:{digits}{digits}"),
         ] {
             assert!(image(text).is_ok(), "{text}");
         }
-        for text in ["", " ", "a b", "a ", "a\tb", "a\n", "a\u{a0}b", "a\"b", "ä"] {
+        for text in [
+            "",
+            " ",
+            "a b",
+            "a ",
+            "a\tb",
+            "a\n",
+            "a\u{a0}b",
+            "a\"b",
+            "ä",
+            "/",
+            "a/",
+            "/a",
+            "a//b",
+            "a:",
+            "a:b:c",
+            "a:-1",
+            "a@b",
+            "a@sha256:0f",
+            "a@",
+            "https://x/y",
+            "Registry/Mig-MPS:1",
+            "registry.example/Mig-MPS",
+            "Mig-MPS",
+            "a..b/c",
+            "a-",
+            "a._b",
+            "x.y:z/a",
+            "x.y:/a",
+            "[::x]/a",
+            &format!("a@md5:{digits}"),
+            &format!("a@sha256:{}", digits.to_uppercase()),
+        ] {
             assert!(image(text).is_err(), "{text}");
         }
     }

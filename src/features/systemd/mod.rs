@@ -133,6 +133,10 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(command_error("only root can install units").with_hint(root_hint()));
     }
     if args.uninstall {
+        // If the pod's program is lost, another one may remove its units.
+        if files.installed_program().is_none_or(|pods| pods.exists()) {
+            check_not_owned_by_pod(&files, &program)?;
+        }
         uninstall_units(&files, profile.as_ref(), environment)?;
         return Ok(ExitStatus::Done);
     }

@@ -24,9 +24,8 @@ use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, FileResult, OwnFile, Units, run};
 use crate::node::observe_records;
-use crate::profile::Profile;
+use crate::profile::{PROFILE_MARK, Profile, is_of_pod};
 use crate::render::{print, report};
-use crate::shared::pod_profile::{PROFILE_MARK, is_of_pod};
 use crate::state::{ProfileHistory, RunDir};
 
 /// The directory of the host in which a pod installs the programs.
@@ -196,8 +195,11 @@ impl Installation<'_> {
             .is_none_or(|installed| installed == text);
         let run_dir = RunDir::at(&self.environment.roots_run_dir());
         let boot_id = self.environment.host.boot_id()?;
+        let host = &self.environment.host;
         let is_unknown = || match run_dir.load_pods() {
-            Ok(pods) => pods.is_some_and(|pods| pods.is_stale(&boot_id, Timestamp::now())),
+            Ok(Some(pods)) => pods.is_stale(&boot_id, Timestamp::now()),
+            // The plugin writes nothing without a run directory, and then there is no device.
+            Ok(None) => host.starts_device_plugin() && run_dir.path().exists(),
             Err(_) => true,
         };
         if is_installed || !is_unknown() {
@@ -237,18 +239,20 @@ impl Installation<'_> {
         up.envs(service_environment(self.environment));
         let ran = run(&services.wrap_service(&up), "", CHANGE_TIMEOUT)?;
         print(&ran.stdout)?;
-        // What is in the way is named; nobody can add the options that its hints name.
-        let is_in_use = ran.status.code() == Some(ExitStatus::Refused as i32);
+        // Programs and pods in the way are named; nobody can add the options that the hint about them has.
+        let is_about_programs =
+            |line: &&str| line.starts_with("hint: ") && line.contains("--drain");
+        let is_in_use = ran.stderr.lines().any(|line| is_about_programs(&line));
         ran.stderr
             .lines()
-            .filter(|line| !(is_in_use && line.starts_with("hint: ")))
+            .filter(|line| !is_about_programs(line))
             .for_each(report);
         if ran.status.success() {
             return Ok(());
         }
         let error = "the profile was not applied, and nothing was installed";
         let hint = if is_in_use {
-            "end the programs in the lines above; the kubelet starts this pod again"
+            "end the programs or delete the pods in the lines above; the kubelet starts this pod again"
         } else {
             "see the lines above; the kubelet starts this pod again"
         };
@@ -362,7 +366,7 @@ fn owned_error(what: &str, hint: &str) -> CommandError {
     CommandError::new(ExitStatus::Refused, what).with_hint(hint)
 }
 
-/// Refuses an installation by hand on a host where a pod has installed mig-mps.
+/// Refuses an installation by hand, and its end, on a host where a pod has installed mig-mps.
 pub fn check_not_owned_by_pod(files: &UnitFiles<'_>, program: &Path) -> Result<()> {
     let profile = files.profile().read().ok().flatten();
     if !profile.is_some_and(|text| is_of_pod(&text)) {

@@ -9,7 +9,7 @@ use std::{fs, io};
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, FileError, FileResult, Host, OwnFile};
-use crate::shared::pod_profile::is_of_pod;
+use crate::profile::is_of_pod;
 
 /// The first line of a unit that mig-mps wrote.
 pub const WRITTEN_MARK: &str = "# Written by mig-mps systemd, which replaces and removes it.";

@@ -11,7 +11,12 @@ use crate::state::RunDir;
 /// Finds the pods that hold a share of a device, and of which no program is a client. A file that is old is no evidence.
 pub(super) fn find_idle(environment: &Environment, node: &mut Node) {
     let file = match RunDir::at(&environment.roots_run_dir()).load_pods() {
-        Ok(None) => return,
+        Ok(None) => {
+            if environment.host.starts_device_plugin() {
+                node.pods_unknown = Some("mig-mps-device-plugin has not reported them".to_owned());
+            }
+            return;
+        }
         Ok(Some(file)) if !file.is_stale(&node.boot_id, Timestamp::now()) => file,
         Ok(Some(_)) => {
             node.pods_unknown =

@@ -9,7 +9,7 @@ use super::ready::CONSENT;
 use crate::commands::Context;
 use crate::commands::change::ChangeOptions;
 use crate::error::{Result, command_error};
-use crate::host::{Host, Pid, Process, StartTime, shorten_command};
+use crate::host::{Environment, Host, Pid, Process, StartTime, shorten_command};
 use crate::mps::ClientPolicy;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Signal};
@@ -55,6 +55,17 @@ pub fn end_leftovers(
             ))
         }
     }
+}
+
+/// Returns a process of the job on a device, with its command line.
+pub fn find_leftover(
+    environment: &Environment,
+    is_of_job: impl Fn(&Process) -> bool,
+) -> Result<Option<(Pid, String)>> {
+    let node = observe(environment, Detail::STATUS)?;
+    let found = leftovers_of_job(&environment.host, &node, &is_of_job);
+    let first = found.into_iter().next();
+    Ok(first.map(|one| (one.pid, one.command)))
 }
 
 /// The time that the kernel may take to end the processes.

@@ -3,5 +3,5 @@
 mod leftovers;
 mod ready;
 
-pub use leftovers::end_leftovers;
+pub use leftovers::{end_leftovers, find_leftover};
 pub use ready::heal_devices;

@@ -24,6 +24,7 @@ use crate::host::{
 };
 use crate::node::{Device, Node, Served, observe_records};
 use crate::render::warn;
+use crate::state::{JobRecord, RunDir};
 
 pub use daemon::parent_directories;
 pub use joint::joint_device;
@@ -351,7 +352,10 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
 fn socket_name(environment: &Environment, device: &Device) -> String {
     let host = &environment.host;
     let namespace = host.pid_namespace().unwrap_or_default();
-    let job = host.own_job(|name| std::env::var_os(name));
+    let boot_id = host.boot_id().unwrap_or_default();
+    let recorded = JobRecord::load_all(&RunDir::at(&environment.roots_run_dir()), &boot_id);
+    let recorded: Vec<String> = recorded.into_iter().map(|job| job.control_group).collect();
+    let job = host.own_job(&recorded, |name| std::env::var_os(name));
     let job = job.as_deref().unwrap_or("-");
     format!("mig-mps {} {namespace} {job} {}", caller(), device.uuid)
 }

@@ -1,6 +1,6 @@
 //! Which programs share a private daemon: those of one job.
 
-use testkit::needs_root;
+use testkit::{needs_root, whole};
 
 use super::*;
 
@@ -84,6 +84,44 @@ fn the_control_group_of_a_job_decides_before_variables() {
     assert_contains(&same.stdout, "mps yes");
     assert!(first.finish().status.success());
     nothing_is_left(&sim);
+}
+
+/// `job end` ends a daemon in the control group of its job.
+#[test]
+fn jobs_that_are_recorded_do_not_meet() {
+    needs_root!();
+    let sim = Sim::served("h200", 2, &whole(""));
+    sim.run(&["down", "1"]).ended(0);
+    for id in ["7", "8"] {
+        let group = format!("/site/jobs/{id}");
+        let words = [
+            "job",
+            "begin",
+            "--id",
+            id,
+            "--user",
+            "root",
+            "--devices",
+            "0",
+        ];
+        sim.run(&[&words[..], &["--cgroup", &group]].concat())
+            .ended(0);
+    }
+    let in_job = |id: &str, words: &[&str]| {
+        sim.fake_proc("self", "cgroup", &format!("0::/site/jobs/{id}/inner\n"));
+        let mut command = private(&sim, &[&["--"], words].concat());
+        command.env("CUDA_VISIBLE_DEVICES", sim.uuid("1"));
+        command
+    };
+    let mut first = App::start(in_job("7", &["cuda-app", "hold"]));
+    let up = first.wait_up();
+    assert!(up.ends_with("mps yes"), "{up}");
+    let other = Ran::of(&mut in_job("8", &["true"])).ended(125).stderr;
+    assert_contains(&other, "device 1 already has an MPS daemon: pid ");
+    let mut same = in_job("7", &["cuda-app", "run", "0"]);
+    let same = Ran::of(same.env("PBS_JOBID", "9")).ended(0);
+    assert_contains(&same.stdout, "mps yes");
+    assert!(first.finish().status.success());
 }
 
 /// Then the end of a session is the end of a daemon in it.
