@@ -60,7 +60,7 @@ impl<'a> Planner<'a> {
         }
         // With a product, too, the GPU with an index may be another one after a reboot.
         if !block.select.names_a_gpu() {
-            self.check_not_smaller(whole, &gpus)?;
+            self.check_same_gpus(whole, &gpus, block.select.index.is_some())?;
         }
         let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
         let mut products: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
@@ -83,13 +83,20 @@ impl<'a> Planner<'a> {
     }
 
     /// Refuses fewer GPUs than the device had when a profile with it was applied, if one of those does not exist, or if the
-    /// profile is still the same. As many GPUs are enough: one may have been replaced.
-    fn check_not_smaller(self, whole: &WholeGpu, gpus: &[&Gpu]) -> Result<(), Problem> {
+    /// profile is still the same. As many GPUs are enough, because one may have been replaced; but with indices (`by_index`),
+    /// the GPU in the place of one that does not exist may be another device's, whose index has changed.
+    fn check_same_gpus(
+        self,
+        whole: &WholeGpu,
+        gpus: &[&Gpu],
+        by_index: bool,
+    ) -> Result<(), Problem> {
         let name = whole.name.as_ref().map_or("", |(name, _)| name);
         let Some((applied, before)) = self.node.joint_gpus_before(name, gpus) else {
             return Ok(());
         };
-        if gpus.len() >= before.len() {
+        let is_smaller = gpus.len() < before.len();
+        if !is_smaller && !by_index {
             return Ok(());
         }
         let describe = |gpus: Vec<&RecordedGpu>| {
@@ -104,7 +111,7 @@ impl<'a> Planner<'a> {
         let mut absent = others.clone();
         absent.retain(|gpu| self.node.gpu_with_uuid(&gpu.uuid).is_none());
         let why = match absent.len() {
-            0 if applied.text != self.profile.source.text() => return Ok(()),
+            0 if !is_smaller || applied.text != self.profile.source.text() => return Ok(()),
             0 => format!("its block no longer selects {}", describe(others)),
             1 => format!("{} does not exist", describe(absent)),
             _ => format!("{} do not exist", describe(absent)),

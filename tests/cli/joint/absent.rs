@@ -145,6 +145,23 @@ fn an_index_with_a_product_is_no_decision_to_be_smaller() {
     sim.up(&index, &["--yes"]).ended(0);
 }
 
+/// After the boot, GPU 1 is the one that was GPU 2, of the other device.
+#[test]
+fn an_index_with_a_product_takes_no_gpu_of_another_device() {
+    let block = PRODUCT.replace("\"H200\"", "\"H200\", index = [0, 1]");
+    let other = block
+        .replace("[0, 1]", "[2, 3]")
+        .replace("trainers", "others");
+    for profile in [format!("{block}{other}"), block] {
+        let sim = Sim::served("h200", 4, &profile);
+        let lost = lose_gpu(&sim, 0);
+        let why =
+            format!("device trainers needs all its GPUs: {lost} (formerly GPU 0) does not exist");
+        assert_contains(&up(&sim, &[]).ended(4).stderr, &why);
+        assert_contains(&up(&sim, &["--keep-going"]).stderr, &why);
+    }
+}
+
 #[test]
 fn a_renamed_device_does_not_become_smaller() {
     for former in [ALL, PRODUCT] {
