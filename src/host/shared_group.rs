@@ -145,6 +145,7 @@ mod tests {
             "a system of its own",
             &[
                 "/machine.slice/machine-n1.scope",
+                "/machine/qemu-1-n1.libvirt-qemu",
                 "/machine.slice/machine-qemu\\x2d1\\x2dn1.scope/libvirt/emulator",
                 "/machine.slice/systemd-nspawn@n1.service/payload",
                 "/lxc/n1",
@@ -196,6 +197,8 @@ mod tests {
             "/site.slice/run-u7.scope",
             "/site/101",
             "/site/jobs/101",
+            "/site/lxchen/101",
+            "/site/jobs/machine-3",
             "/user.slice/user-1000.slice/session-5.scope/101",
             &container,
         ] {

@@ -191,9 +191,16 @@ pub(super) fn guest_group(groups: &str) -> Option<String> {
 
 /// True for the group of a virtual machine, or of a container with a system of its own.
 pub(super) fn is_guest_group(part: &str) -> bool {
-    ["lxc", "machine-", "systemd-nspawn@"]
-        .iter()
-        .any(|start| part.starts_with(start) && part.strip_suffix(".slice").is_none())
+    let is_unit =
+        |start: &str, end: &str| part.starts_with(start) && part.strip_suffix(end).is_some();
+    let ends_of_libvirt = [".libvirt-lxc", ".libvirt-qemu"];
+    part == "lxc"
+        || part.starts_with("lxc.")
+        || is_unit("machine-", ".scope")
+        || is_unit("systemd-nspawn@", ".service")
+        || ends_of_libvirt
+            .iter()
+            .any(|end| part.strip_suffix(end).is_some())
 }
 
 /// Returns the UID of a pod: of `pod6dbbf17e-94e1-…`, with systemd of `kubepods-burstable-pod6dbbf17e_94e1_….slice`, and of
