@@ -190,12 +190,9 @@ impl Installation<'_> {
     /// Refuses another profile while it is not known which pods hold shares of devices: `up` would take devices away from them.
     fn check_pods_known(&self, text: &str) -> Result<()> {
         let installed = self.files.profile().read();
-        let history = ProfileHistory::load_for_changes(self.environment)?;
-        // An administrator may have applied another one.
-        let in_force = history.last_applied().map(|applied| applied.text.as_str());
         let is_installed = installed
             .context("cannot read the installed profile")?
-            .is_none_or(|installed| installed == text && in_force.is_none_or(|own| own == text));
+            .is_none_or(|installed| installed == text);
         let run_dir = RunDir::at(&self.environment.roots_run_dir());
         let boot_id = self.environment.host.boot_id()?;
         let host = &self.environment.host;
