@@ -161,8 +161,8 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
     Err(UnknownModel(
         if keys.is_empty() && names_gpu_without_mig(&wanted) {
             format!(
-                "\"{word}\" has no MIG, so it has no layouts to calculate; on a machine with this GPU, `mig-mps up whole-gpu` \
-                 shares it through MPS; `mig-mps check --models` lists the models with MIG"
+                "\"{word}\" has no MIG, so it has no layouts to calculate; on a machine with this GPU, \
+                 `mig-mps up whole-gpu` shares it through MPS; `mig-mps check --models` lists the models with MIG"
             )
         } else if keys.is_empty() {
             let near =

@@ -104,8 +104,9 @@ pub(super) fn cdi_devices(text: &str) -> Vec<&str> {
 
 /// True for a text that names the device as the CDI file does.
 pub(super) fn names_device(text: &str, wanted: WantedInContainer<'_>) -> bool {
-    let mut names = cdi_devices(text).into_iter();
-    names.any(|name| wanted.is_named(name))
+    cdi_devices(text)
+        .into_iter()
+        .any(|name| wanted.is_named(name))
 }
 
 /// The way in which a text of Compose gives the device to a service.

@@ -107,8 +107,9 @@ impl<'a> EngineCall<'a> {
                 _ => None,
             },
             "srun" => call(EngineKind::Pyxis, words, SRUN).filter(|call| {
-                let mut options = call.options.iter();
-                options.any(|(name, _)| is_container_option(name))
+                call.options
+                    .iter()
+                    .any(|(name, _)| is_container_option(name))
             }),
             _ => None,
         }

@@ -160,8 +160,7 @@ pub(super) fn option_variable(
         "srun" => &[SLURM_LIST],
         _ => &[],
     };
-    let mut found = names.iter().map(|name| (*name, variable(name)));
-    found.find_map(|(name, value)| Some((name, value?)))
+    names.iter().find_map(|name| Some((*name, variable(name)?)))
 }
 
 /// True for an option by which srun starts a container: of Slurm itself, or of pyxis.

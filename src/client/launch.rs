@@ -124,9 +124,13 @@ pub fn launch_warnings(
     }
     // A limit that the command line gives has no need of the caller's.
     let start = call.as_ref().or(existing.as_ref().map(|one| &one.call));
-    let limits = wanted.limit_variables.iter();
-    let limits = limits.filter(|name| start.is_none_or(|call| call.passes_on(name)));
-    needed.extend(limits.map(|name| (*name).to_owned()));
+    needed.extend(
+        wanted
+            .limit_variables
+            .iter()
+            .filter(|name| start.is_none_or(|call| call.passes_on(name)))
+            .map(|name| (*name).to_owned()),
+    );
     let mut warnings = Vec::new();
     if needs_caller {
         warnings.extend(launch.describe_lost(&needed, wanted, &variable));

@@ -353,8 +353,13 @@ fn present_devices(node: &Node) -> impl Iterator<Item = &Device> {
 /// Returns the UUID of a GPU of the node or a member of a joint device that begins so. A beginning of several names none.
 fn uuid_that_begins<'n>(node: &'n Node, members: &'n [String], word: &str) -> Option<&'n String> {
     let begins_so = |uuid: &&String| word.starts_with("GPU-") && uuid.starts_with(word);
-    let present = node.gpus.iter().map(|gpu| &gpu.uuid);
-    let all: BTreeSet<&String> = present.chain(members).filter(begins_so).collect();
+    let all: BTreeSet<&String> = node
+        .gpus
+        .iter()
+        .map(|gpu| &gpu.uuid)
+        .chain(members)
+        .filter(begins_so)
+        .collect();
     if all.len() == 1 {
         all.first().copied()
     } else {

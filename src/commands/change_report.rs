@@ -72,8 +72,11 @@ impl Outcome {
     /// Returns the joint devices that did not start because a step failed on some of their GPUs: for each of the other GPUs, or
     /// once if there is none.
     fn incomplete_joint_devices(&self) -> Vec<Problem> {
-        let failed = self.failed.iter().flat_map(ApplyError::missing_parts);
-        let failed: Vec<Problem> = failed.collect();
+        let failed: Vec<Problem> = self
+            .failed
+            .iter()
+            .flat_map(ApplyError::missing_parts)
+            .collect();
         let mut incomplete = Vec::new();
         for start in self.plan.starts().filter(|start| !start.joint.is_empty()) {
             let has_failed = |gpu: &u32| failed.iter().any(|one| one.gpu == Some(*gpu));

@@ -263,8 +263,8 @@ pub fn add_way_back_hint(
         Place::Whole => "to disable MIG mode and start a daemon",
     };
     let waiting = observe_records(environment).ok().and_then(|node| {
-        let mut records = node.served().map(|served| &served.record);
-        records.find_map(|record| Some(record.closing.as_ref()?.to_string()))
+        node.served()
+            .find_map(|served| Some(served.record.closing.as_ref()?.to_string()))
     });
     let way_back = if let Some(change) = waiting {
         // The applied profile is the one from before this change.

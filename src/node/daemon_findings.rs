@@ -77,10 +77,10 @@ fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Opti
     if !node.expects_device(served) {
         return None;
     }
-    let absent = node
-        .first_absent_gpu(served)
-        .filter(|_| device.key.is_joint());
-    let what = absent.unwrap_or_else(|| "its device".to_owned());
+    let what = match node.first_absent_gpu(served) {
+        Some(absent) if device.key.is_joint() => absent,
+        _ => "its device".to_owned(),
+    };
     let seen = match device.presence {
         Presence::MadeAgain => "its device was created again, with another UUID".to_owned(),
         Presence::Gone if served.is_alive() => {

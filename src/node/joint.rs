@@ -83,9 +83,9 @@ impl Node {
 
     /// Returns the GPUs that the joint device with this name had when a profile with it was applied, and that do not exist.
     pub fn absent_joint_gpus(&self, name: &str) -> Vec<&RecordedGpu> {
-        let mut applied = self.joint_before.iter();
-        let before = applied.find_map(|applied| applied.joint.get(name));
-        before
+        self.joint_before
+            .iter()
+            .find_map(|applied| applied.joint.get(name))
             .into_iter()
             .flatten()
             .filter(|gpu| self.gpu_with_uuid(&gpu.uuid).is_none())
@@ -100,8 +100,9 @@ impl Node {
         gpus: &[&Gpu],
     ) -> Option<(&AppliedProfile, &[RecordedGpu])> {
         let recorded = || {
-            let applied = self.joint_before.iter();
-            applied.flat_map(|applied| applied.joint.iter().map(move |joint| (applied, joint)))
+            self.joint_before
+                .iter()
+                .flat_map(|applied| applied.joint.iter().map(move |joint| (applied, joint)))
         };
         let is_own = |recorded: &RecordedGpu| gpus.iter().any(|gpu| gpu.uuid == recorded.uuid);
         let has_same_name = |recorded: &(_, (&String, &Vec<RecordedGpu>))| {
@@ -125,12 +126,13 @@ impl Node {
         let mut joint = JointDevices::new();
         for served in self.served() {
             let record = &served.record;
-            let gpus = record.gpus_with_indices();
-            let gpus = gpus.map(|(uuid, index)| RecordedGpu {
-                uuid: uuid.to_owned(),
-                index,
-            });
-            let gpus: Vec<RecordedGpu> = gpus.collect();
+            let gpus: Vec<RecordedGpu> = record
+                .gpus_with_indices()
+                .map(|(uuid, index)| RecordedGpu {
+                    uuid: uuid.to_owned(),
+                    index,
+                })
+                .collect();
             let mut names = profile.joint_names();
             let is_its = names.any(|name| can_have_name(name, &record.name, &gpus));
             if record.key.is_joint() && served.run_dir == *run_dir && is_its {
@@ -188,11 +190,14 @@ impl Node {
         if !served.record.key.is_joint() {
             return "its GPU".to_owned();
         }
-        let others = self.gpus_with_key(&served.record.key).filter(|gpu| {
-            gpu.compute_mode
-                .is_some_and(|mode| mode != EXCLUSIVE_PROCESS)
-        });
-        let indices: Vec<u32> = others.map(|gpu| gpu.index).collect();
+        let indices: Vec<u32> = self
+            .gpus_with_key(&served.record.key)
+            .filter(|gpu| {
+                gpu.compute_mode
+                    .is_some_and(|mode| mode != EXCLUSIVE_PROCESS)
+            })
+            .map(|gpu| gpu.index)
+            .collect();
         format_gpus(&indices)
     }
 

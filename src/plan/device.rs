@@ -95,10 +95,12 @@ impl DevicePlan {
         let mut found = UnmanagedDaemon::on_devices(node, planner.run_dir, uuid, &present);
         // A daemon that serves a GPU of a joint device may not serve this one.
         let own = node.gpus.iter().find(|gpu| self.is_whole_gpu(gpu));
-        if let Some(gpu) = own.filter(|_| present.iter().any(|one| one.key.is_joint())) {
+        let is_of_joint = present.iter().any(|one| one.key.is_joint());
+        if let (Some(gpu), true) = (own, is_of_joint) {
             let sees = |pid| {
-                let mut all = node.unmanaged.iter();
-                all.any(|daemon| daemon.pid == pid && daemon.may_see(gpu))
+                node.unmanaged
+                    .iter()
+                    .any(|daemon| daemon.pid == pid && daemon.may_see(gpu))
             };
             found.retain(|daemon| sees(daemon.pid));
         }

@@ -100,8 +100,8 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         let describe = |gpus: Vec<&RecordedGpu>| {
-            let gpus = gpus.iter();
             let gpus: Vec<String> = gpus
+                .iter()
                 .map(|gpu| describe_former_gpu(&gpu.uuid, gpu.index))
                 .collect();
             join_words(&gpus, "and")
@@ -159,8 +159,8 @@ impl<'a> Planner<'a> {
                     compute_mode_name(its)
                 );
                 // A daemon may have made a GPU exclusive that is to be so.
-                let both = [(first, mode), (other, its)].into_iter();
-                let changed: Vec<String> = both
+                let changed: Vec<String> = [(first, mode), (other, its)]
+                    .into_iter()
                     .filter(|(_, mode)| *mode != DEFAULT_COMPUTE_MODE)
                     .map(|(gpu, _)| gpu.to_string())
                     .collect();

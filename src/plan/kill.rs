@@ -163,14 +163,16 @@ pub fn device_with_clients(node: &Node, names: &[String], pids: &[Pid]) -> Resul
         let hint = "run `mig-mps status` to see the clients of each device";
         return Err(Refusal::NotMeant(Problem::new(what, hint)));
     }
-    let with_some = names
+    let commands: Vec<String> = names
         .iter()
-        .filter(|name| pids.iter().any(|pid| is_client(name, pid)));
-    let commands: Vec<String> = with_some
-        .map(|name| {
-            let own = pids.iter().filter(|pid| is_client(name, pid));
-            let own: Vec<String> = own.map(Pid::to_string).collect();
-            format!("`mig-mps kill {} {}`", quote_for_shell(name), own.join(" "))
+        .filter_map(|name| {
+            let own: Vec<String> = pids
+                .iter()
+                .filter(|pid| is_client(name, pid))
+                .map(Pid::to_string)
+                .collect();
+            let command = format!("`mig-mps kill {} {}`", quote_for_shell(name), own.join(" "));
+            (!own.is_empty()).then_some(command)
         })
         .collect();
     let what = "mig-mps kill ends clients of one device, and these are clients of several devices";

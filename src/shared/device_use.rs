@@ -41,7 +41,7 @@ impl DeviceUse {
 }
 
 /// A device of the node: its name, and the UUIDs by which the driver knows it.
-pub type NamedDevice = (String, Vec<String>);
+pub type WatchedDevice = (String, Vec<String>);
 
 /// Returns the processes below this one that compute outside MPS, each with the name of its device: on the device that they
 /// are to use, or on another one. CUDA takes the first device for a program without `CUDA_VISIBLE_DEVICES`.
@@ -49,7 +49,7 @@ pub fn find_descendants_outside_mps(
     host: &Host,
     nvml: Nvml,
     own: &DeviceRecord,
-    others: &[NamedDevice],
+    others: &[WatchedDevice],
 ) -> BTreeMap<Pid, String> {
     let table = host.read_processes().unwrap_or_default();
     let descendants = table.descendants(Pid(std::process::id()));

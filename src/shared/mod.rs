@@ -12,7 +12,7 @@ pub use choice::{
     CHOICE, LocalRank, NoRank, RankMapping, WantedDevices, check_not_only_joint, devices_for,
     free_devices,
 };
-pub use device_use::{DeviceUse, LeftMps, NamedDevice, find_descendants_outside_mps};
+pub use device_use::{DeviceUse, LeftMps, WatchedDevice, find_descendants_outside_mps};
 pub use draft::{
     ConvertedProfile, DraftBlock, DraftProfile, default_setting, device_entry, merge_equal_entries,
     mig_devices, regex_of, settings_table, table,

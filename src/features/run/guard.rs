@@ -17,7 +17,7 @@ use crate::nvml::Nvml;
 use crate::shared::program::{
     POLL_INTERVAL, client_command, end_processes, exit_code, open_descendants, start_error,
 };
-use crate::shared::{LeftMps, NamedDevice, find_descendants_outside_mps};
+use crate::shared::{LeftMps, WatchedDevice, find_descendants_outside_mps};
 
 /// Ends this process with the exit status of a program.
 pub(super) fn exit_with_code(code: i32) -> Result<ExitStatus> {
@@ -95,7 +95,7 @@ pub(super) fn run_guarded(
 }
 
 /// Returns the devices of the node that the program is not to use. Without them, only its own device is watched.
-fn other_devices(environment: &Environment, served: &Served) -> Vec<NamedDevice> {
+fn other_devices(environment: &Environment, served: &Served) -> Vec<WatchedDevice> {
     let Ok(node) = observe(environment, Detail::GEOMETRY) else {
         return Vec::new();
     };
