@@ -37,7 +37,7 @@ impl Host {
     ///
     /// The nearest control group that a batch system has made decides, since its end is the end of what is in it. So does a
     /// login session whose processes logind ends. The caller can set the variables, so they decide only which of the caller's
-    /// programs belong together. The control groups in `recorded` are those of other jobs.
+    /// programs belong together. `recorded` has the control groups of the jobs that `mig-mps job begin` has recorded.
     pub fn own_job(
         &self,
         recorded: &[String],
