@@ -238,12 +238,16 @@ impl NoSuchDevice {
                 Some(known_devices_hint(wanted, known, "device", Takes::One))
             }
             Self::NotServed { hint_for_one, .. } => Some(hint_for_one.clone()),
-            Self::Ambiguous { wanted, known }
-                if known.iter().all(|name| name.starts_with(wanted)) =>
-            {
-                Some(one_device_hint(&format!("{wanted}*")))
+            Self::Ambiguous { wanted, known } => {
+                // 1* also stands for 10.0.
+                let glob = [".", ""]
+                    .into_iter()
+                    .map(|end| format!("{wanted}{end}"))
+                    .find(|start| known.iter().all(|name| name.starts_with(start)))
+                    .map_or_else(String::new, |start| format!("{start}*"));
+                Some(one_device_hint(&glob))
             }
-            Self::OfOneGpu { .. } | Self::Ambiguous { .. } => Some(one_device_hint("")),
+            Self::OfOneGpu { .. } => Some(one_device_hint("")),
             _ => self.hint(),
         }
     }
