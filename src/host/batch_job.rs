@@ -398,9 +398,19 @@ pub(super) fn has_job_below(groups: &str, group: &str) -> bool {
 
 /// True if the name of a group is that of a batch system's job.
 pub fn is_named_for_job(group: &str) -> bool {
-    let parts = parse_group(group).unwrap_or_default();
-    let job = parts.split_last();
-    job.is_some_and(|(last, above)| parse_job_group(above, last).is_some())
+    batch_system(group).is_some()
+}
+
+/// True for the group of a slot, in which `HTCondor` runs one job after another.
+pub fn is_slot_group(group: &str) -> bool {
+    batch_system(group) == Some("htcondor")
+}
+
+/// Returns the batch system that names the groups of its jobs like this one.
+fn batch_system(group: &str) -> Option<&'static str> {
+    let parts = parse_group(group)?;
+    let (last, above) = parts.split_last()?;
+    parse_job_group(above, last).map(|(system, _)| system)
 }
 
 /// True for the parts of the path of a job's group, or of a group below one.

@@ -43,7 +43,7 @@ pub use accounts::{
     user_name,
 };
 pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, find_list_fault};
-pub use batch_job::{BatchJob, is_job_name, is_named_for_job};
+pub use batch_job::{BatchJob, is_job_name, is_named_for_job, is_slot_group};
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
 pub use directory::Directory;
 pub use end_processes::{end_processes, kill_processes_after};

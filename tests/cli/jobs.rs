@@ -195,14 +195,11 @@ fn a_job_of_lsf_ends_with_all_its_groups() {
     let words = "job begin --id 102 --user root --devices 0 --cgroup";
     let words: Vec<&str> = words.split(' ').collect();
     let one = "/lsf/cluster1/job.101[2]";
-    let replaced = sim.run(&[&words[..], &[one]].concat()).ended(0);
-    assert_contains(
-        &replaced.stderr,
-        "job 101 has the same control group, so it has ended",
-    );
+    let refused = sim.run(&[&words[..], &[one]].concat()).ended(2);
+    assert_contains(&refused.stderr, "job 101 has the same control group\n");
     put(&sim, &own, "/lsf/cluster1/job.101[2].4722.1700000009");
-    let ended = sim.run(&["job", "end", "--id", "102"]).ended(0);
-    assert_contains(&ended.stdout, &format!("job 102 left pid {} (", own.pid()));
+    let ended = end(&sim).ended(0);
+    assert_contains(&ended.stdout, &format!("job 101 left pid {} (", own.pid()));
     assert_eq!(ended.stdout.lines().count(), 1, "{ended:?}");
     assert!(other.finish().status.success());
 }
@@ -611,12 +608,34 @@ fn a_control_group_that_is_used_again_is_the_later_jobs() {
     assert_eq!(text.matches(&sim.uuid("0")).count(), 1);
 }
 
+/// Before its first program runs, nothing in the group shows that the earlier job has not ended.
+#[test]
+fn two_jobs_do_not_have_one_control_group() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let groups = ["/site/shared", "/pbs_jobs.service/jobid/101", "/sge/101.1"];
+    for group in groups {
+        begin(&sim, &["--cgroup", group]).ended(0);
+        let words = "job begin --id 102 --user root --devices 0 --cgroup";
+        let words: Vec<&str> = words.split(' ').chain([group]).collect();
+        let refused = sim.run(&words).ended(2).stderr;
+        assert_contains(&refused, "error: job 101 has the same control group\n");
+        assert_contains(
+            &refused,
+            "hint: run `mig-mps job end --id 101` if that job has ended\n",
+        );
+        end(&sim).ended(0);
+        sim.run(&words).ended(0);
+        sim.run(&["job", "end", "--id", "102"]).ended(0);
+    }
+}
+
 /// The end of the later job would end it.
 #[test]
 fn a_job_that_still_runs_keeps_its_control_group() {
     needs_root!();
     let sim = Sim::whole("serve = \"all\"");
-    let group = "/site/jobs/shared";
+    let group = "/htcondor/condor_slot1_1@n1";
     let other = |id: &str, user: &str| {
         let words = [
             "--id",

@@ -10,7 +10,7 @@ use crate::commands::{Context, verify};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Environment, Host, Pid, Process, Uid, is_job_name, is_named_for_job,
+    Account, Environment, Host, Pid, Process, Uid, is_job_name, is_named_for_job, is_slot_group,
     reason_of_shared_group, root_hint, shorten_command,
 };
 use crate::node::{ONE_DEVICE_HINT, Served, observe_records};
@@ -272,7 +272,7 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Returns the records of other jobs in the control group, such as that of a slot, which a batch system uses again. Refuses a
+/// Returns the records of other jobs in the control group. Refuses a
 /// group above or below that of another job.
 fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> {
     let mut others = JobRecord::load_all(run_dir, &job.boot_id);
@@ -298,51 +298,51 @@ fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> 
     Ok(others)
 }
 
-/// Removes the records of other jobs in the control group. Refuses a group in which such a job may still run.
+/// Removes the records of earlier jobs in the control group of a slot. Refuses any other group that has a job, and a slot in
+/// which a program of the earlier job may run: the end of the new job would end both.
 fn remove_others_in_group(
     environment: &Environment,
     job: &JobRecord,
     run_dir: &RunDir,
 ) -> Result<()> {
-    let others = others_in_group(job, run_dir)?;
-    if let Some(other) = others.first() {
-        check_group_is_left(environment, job, other)?;
-    }
-    for other in others {
-        note(&format!(
-            "job {} has the same control group, so it has ended",
-            other.id
-        ));
+    for other in others_in_group(job, run_dir)? {
+        let id = &other.id;
+        let what = format!("job {id} has the same control group");
+        let refusal = |what: String| {
+            let hint = format!("run `mig-mps job end --id {id}` if that job has ended");
+            Err(usage_error(what).with_hint(hint))
+        };
+        if let Some((pid, command)) = find_program_of(environment, job, &other)? {
+            let command = shorten_command(&command);
+            return refusal(format!(
+                "{what}, and pid {pid} ({command}) still runs in it"
+            ));
+        }
+        if !is_slot_group(&job.control_group) {
+            return refusal(what);
+        }
+        note(&format!("{what}, so it has ended"));
         other.remove(run_dir)?;
     }
     Ok(())
 }
 
-/// Refuses the group of another job if a program of that job may run in it: one on a device, or one of a user who is neither
-/// root nor the user of the new job. The end of the new job would end it.
-fn check_group_is_left(
+/// Returns a program of another job in its group: one on a device, or one of a user who is neither root nor the user of the
+/// new job.
+fn find_program_of(
     environment: &Environment,
     job: &JobRecord,
     other: &JobRecord,
-) -> Result<()> {
+) -> Result<Option<(Pid, String)>> {
     let is_of_others = |process: &Process| {
         let owner = process.owner();
         other.has_process(process) && owner != Some(Uid::ROOT) && owner != Some(job.user)
     };
     let processes = environment.host.read_processes()?;
-    let of_others = processes.iter().find(|process| is_of_others(process));
-    let found = match of_others {
-        Some(process) => Some((process.pid, process.command_line())),
-        None => find_leftover(environment, |process| other.has_process(process))?,
-    };
-    let Some((pid, command)) = found else {
-        return Ok(());
-    };
-    let (id, command) = (&other.id, shorten_command(&command).into_owned());
-    let what =
-        format!("job {id} has the same control group, and pid {pid} ({command}) still runs in it");
-    let hint = format!("run `mig-mps job end --id {id}` if that job has ended");
-    Err(usage_error(what).with_hint(hint))
+    match processes.iter().find(|process| is_of_others(process)) {
+        Some(process) => Ok(Some((process.pid, process.command_line()))),
+        None => find_leftover(environment, |process| other.has_process(process)),
+    }
 }
 
 /// The uid that means "no user" in system calls.
