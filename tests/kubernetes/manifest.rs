@@ -755,6 +755,11 @@ fn what_an_ended_pod_has_left_undone_is_done_by_the_next() {
     // The change of a pod goes on after its end, and its profile is taken back.
     fs::write(host.path("other.toml"), SHARED.replace("\"3g\"", "\"2g\"")).unwrap();
     host.then("cp other.toml /opt/mig-mps/profile.toml; mig-mps up /opt/mig-mps/profile.toml --yes --quiet");
+    // Unless a pod may hold a share of a device.
+    host.pod("image", SHARED);
+    host.then(LAST_WORDS);
+    host.then(devices);
+    host.list_no_pods();
     host.pod("image", SHARED);
     host.then(devices);
     host.then("mig-mps down --quiet");
@@ -768,6 +773,12 @@ fn what_an_ended_pod_has_left_undone_is_done_by_the_next() {
     host.then("cmp /proc/$(systemctl show --property=MainPID mig-mps-device-plugin | cut -d = -f 2)/exe new/mig-mps/mig-mps-device-plugin && ls /opt/mig-mps /opt/mig-mps/bin");
     assert_snapshot!(host.run(), @"
     pod: 0
+    pod: 4
+    error: the device plugin does not report which pods hold shares of this host's devices
+    hint: run `journalctl -u mig-mps-device-plugin` on this host to see why
+    0.0        1g.10gb  ready
+    0.1        1g.10gb  ready
+    trainer-0  2g.20gb  ready
     pod: 0
     0.0        1g.10gb  ready
     0.1        1g.10gb  ready

@@ -187,12 +187,12 @@ impl Installation<'_> {
         ))
     }
 
-    /// Refuses another profile while it is not known which pods hold shares of devices: `up` would take devices away from them.
+    /// Refuses another profile than the applied one while it is not known which pods hold shares of devices: `up` would take
+    /// devices away from them.
     fn check_pods_known(&self, text: &str) -> Result<()> {
-        let installed = self.files.profile().read();
-        let is_installed = installed
-            .context("cannot read the installed profile")?
-            .is_none_or(|installed| installed == text);
+        let history = ProfileHistory::load_for_changes(self.environment)?;
+        let applied = history.last_applied();
+        let is_applied = applied.is_none_or(|applied| applied.text == text);
         let run_dir = RunDir::at(&self.environment.roots_run_dir());
         let boot_id = self.environment.host.boot_id()?;
         let host = &self.environment.host;
@@ -202,7 +202,7 @@ impl Installation<'_> {
             Ok(None) => host.starts_device_plugin() && run_dir.path().exists(),
             Err(_) => true,
         };
-        if is_installed || !is_unknown() {
+        if is_applied || !is_unknown() {
             return Ok(());
         }
         // A plugin that was stopped writes them again.
