@@ -10,7 +10,6 @@ use serde::{Serialize, Serializer};
 use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
 use super::reason::Reason;
-use crate::config::JOINT;
 use crate::failure::Problem;
 use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
@@ -385,11 +384,6 @@ impl Stop {
             is_followed: true,
             ..self
         }
-    }
-
-    /// True if its device has several GPUs.
-    pub(super) fn is_of_joint_device(&self) -> bool {
-        self.uuid.starts_with(JOINT)
     }
 
     /// True if it has clients, or may have some: unseen ones, or programs that pods start at any moment.

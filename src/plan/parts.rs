@@ -7,66 +7,98 @@ use super::{GpuPlan, Plan, Start, Stop};
 use crate::mps::StopMethod;
 use crate::node::{Closer, DaemonState, Node};
 
+/// Steps of a plan that are never apart: those of the nth GPU for one device, or all of a GPU whose instances change.
+type StepsOf<'a> = (usize, Option<&'a str>);
+
+/// Returns the device to whose part a step of a GPU belongs; `None` if all steps of the GPU are one part.
+fn device_of_part<'a>(gpu: &GpuPlan, step: &'a Step) -> Option<&'a str> {
+    let is_one = gpu.to_be_continued || gpu.steps.iter().any(Step::is_of_mig);
+    if is_one {
+        None
+    } else {
+        step.action.device_uuid()
+    }
+}
+
 impl Plan {
-    /// Splits the plan: a GPU whose instances change is a part, and on the others each device is. If a device gets the name of
-    /// one of another part, there is one part.
+    /// Splits the plan: a GPU whose instances change is a part, and on the others each device is. Parts are one if a device gets
+    /// the name of one of the other, or if GPUs of both become a joint device, or cease to be one.
     pub fn split_into_parts(&self) -> Vec<Self> {
-        let mut parts: Vec<Self> = Vec::new();
-        for gpu in &self.gpus {
-            let is_whole = gpu.to_be_continued || gpu.steps.iter().any(Step::is_of_mig);
-            let mut devices: Vec<Option<&str>> = Vec::new();
+        let smallest = self.list_smallest_parts();
+        // By their numbers among the smallest ones.
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let plan_of = |part: &[usize]| {
+            let steps: Vec<StepsOf<'_>> = part.iter().map(|nth| smallest[*nth]).collect();
+            self.only(&steps)
+        };
+        for nth in 0..smallest.len() {
+            let own = plan_of(&[nth]);
+            let (mut entangled, mut others): (Vec<_>, Vec<_>) = parts
+                .into_iter()
+                .partition(|part| plan_of(part).is_entangled_with(&own));
+            entangled.push(vec![nth]);
+            others.push(entangled.concat());
+            parts = others;
+        }
+        // The order of the plan, by the first step of each.
+        parts.sort_by_key(|part| part.iter().min().copied());
+        parts.iter().map(|part| plan_of(part)).collect()
+    }
+
+    fn list_smallest_parts(&self) -> Vec<StepsOf<'_>> {
+        let mut parts = Vec::new();
+        for (nth, gpu) in self.gpus.iter().enumerate() {
             for step in &gpu.steps {
-                let device = if is_whole {
-                    None
-                } else {
-                    step.action.device_uuid()
-                };
-                if !devices.contains(&device) {
-                    devices.push(device);
+                let steps = (nth, device_of_part(gpu, step));
+                if !parts.contains(&steps) {
+                    parts.push(steps);
                 }
             }
-            parts.extend(devices.into_iter().map(|device| {
-                let mut gpu = gpu.clone();
-                gpu.steps
-                    .retain(|step| is_whole || step.action.device_uuid() == device);
-                Self {
-                    gpus: vec![gpu],
-                    ..Self::default()
-                }
-            }));
         }
-        let takes_name = |part: &Self, other: &Self| {
-            let mut starts = part.starts();
-            starts.any(|start| other.stops().any(|stop| stop.name == start.name))
-        };
-        let is_entangled = parts.iter().enumerate().any(|(nth, part)| {
-            parts
-                .iter()
-                .enumerate()
-                .filter(|(other, _)| *other != nth)
-                .map(|(_, other)| other)
-                .any(|other| takes_name(part, other))
+        parts
+    }
+
+    /// Returns the plan of these steps, in the order of this plan.
+    fn only(&self, part: &[StepsOf<'_>]) -> Self {
+        let gpus = self.gpus.iter().enumerate().filter_map(|(nth, gpu)| {
+            let is_in_part = |step: &&Step| part.contains(&(nth, device_of_part(gpu, step)));
+            let steps: Vec<Step> = gpu.steps.iter().filter(is_in_part).cloned().collect();
+            (!steps.is_empty()).then(|| GpuPlan {
+                steps,
+                ..gpu.clone()
+            })
         });
-        if is_entangled || self.makes_or_ends_joint_device() {
-            vec![self.clone()]
-        } else {
-            parts
+        Self {
+            gpus: gpus.collect(),
+            ..Self::default()
         }
     }
 
-    /// True if GPUs become a joint device, or cease to be one and become something else.
-    fn makes_or_ends_joint_device(&self) -> bool {
-        let mut starts = self.starts().filter(|start| !start.joint.is_empty());
-        let is_new = |start: &Start| {
-            self.stops()
-                .all(|stop| Some(&stop.uuid) != start.uuid.as_ref())
+    /// True if neither of two parts can be carried out without the other.
+    fn is_entangled_with(&self, other: &Self) -> bool {
+        self.takes_name_from(other)
+            || other.takes_name_from(self)
+            || self.shares_joint_device_with(other)
+    }
+
+    fn takes_name_from(&self, other: &Self) -> bool {
+        let mut starts = self.starts();
+        starts.any(|start| other.stops().any(|stop| stop.name == start.name))
+    }
+
+    /// True if one of two parts concerns a joint device, and the other one of its GPUs.
+    fn shares_joint_device_with(&self, other: &Self) -> bool {
+        let joint_gpus = |part: &Self| -> Vec<u32> {
+            part.steps()
+                .flat_map(|step| step.action.joint_gpus().to_vec())
+                .collect()
         };
-        let ends = |stop: &Stop| {
-            let follows = |start: &Start| start.uuid.as_ref() == Some(&stop.uuid);
-            stop.is_of_joint_device() && !self.starts().any(follows)
+        let concerns = |part: &Self, gpu: &u32| {
+            let mut own = part.gpus.iter().filter_map(|gpu| gpu.index);
+            own.any(|own| own == *gpu) || joint_gpus(part).contains(gpu)
         };
-        let is_one_ended = self.stops().any(ends);
-        starts.any(is_new) || is_one_ended && (self.starts().next().is_some() || self.changes_mig())
+        joint_gpus(self).iter().any(|gpu| concerns(other, gpu))
+            || joint_gpus(other).iter().any(|gpu| concerns(self, gpu))
     }
 
     /// Returns the parts as one plan.

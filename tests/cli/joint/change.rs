@@ -96,6 +96,35 @@ fn up_waits_behind_closed_doors_for_the_gpus_that_it_joins() {
     sim.up_does_nothing(TRAINERS);
 }
 
+/// A joint device waits for its own GPUs, not for those of another one.
+#[test]
+fn up_changes_at_once_what_other_joint_devices_do_not_need() {
+    const JOINT: &str = "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\njoint = true\nname = \"first\"\n\
+                         [[gpu]]\nselect = { index = [2, 3] }\nmig = false\njoint = true\nname = \"second\"\n";
+    const INSTANCES: &str =
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\" } ]\n";
+    const GPUS: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    for (before, after, busy, ready) in [
+        (JOINT, INSTANCES, "first", ["2.0", "3.0"].as_slice()),
+        (JOINT, GPUS, "first", &["2", "3"]),
+        (INSTANCES, JOINT, "1.0", &["second"]),
+        (GPUS, JOINT, "1", &["second"]),
+    ] {
+        let sim = Sim::served("h200", 4, before);
+        let mut client = sim.app(busy, &["hold", "--on", "0"]);
+        client.wait_up();
+        let path = sim.profile(after).display().to_string();
+        let mut up = sim.talk(&["up", &path, "--drain", "1h", "--no-new", "--yes"]);
+        up.await_text("note: closed ");
+        let status = sim.status();
+        assert_eq!(in_state(&status, "ready"), ready, "{busy}");
+        assert!(in_state(&status, "closing").contains(&busy.to_owned()));
+        finishes(client);
+        let _ = up.end().ended(0);
+        sim.up_does_nothing(after);
+    }
+}
+
 #[test]
 fn down_and_start_keep_the_device_and_its_settings() {
     let sim = joint("share = 2");
