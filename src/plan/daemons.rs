@@ -32,6 +32,9 @@ pub(super) const HAVE_LEFT: &str = "its programs have exited";
 /// The reason to start the daemon of a device that `down` has stopped.
 pub(super) const WAS_STOPPED: &str = "it was stopped";
 
+/// The reason to start or restart a daemon whose start another command has begun.
+pub(super) const UNFINISHED: &str = "an interrupted change was not finished";
+
 /// The reason to replace the daemon of a joint device that gets other GPUs.
 const GPUS_CHANGE: &str = "its GPUs change";
 
@@ -305,10 +308,9 @@ fn restart_reason(served: &Served, wanted: &DevicePlan) -> Option<Reason> {
     if let Some(ailment) = served.state.outage_reason() {
         return Some(ailment.into());
     }
-    wanted.difference_needing_restart(served).or_else(|| {
-        let because = "an interrupted change was not finished";
-        (!served.record.finished).then(|| because.into())
-    })
+    wanted
+        .difference_needing_restart(served)
+        .or_else(|| (!served.record.finished).then(|| UNFINISHED.into()))
 }
 
 /// An interrupted start is finished where it stands.

@@ -1,6 +1,6 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{HAVE_LEFT, WAS_STOPPED, is_stuck};
+use super::daemons::{HAVE_LEFT, UNFINISHED, WAS_STOPPED, is_stuck};
 use super::preconditions::{Verb, check_ours, check_own_daemon, find_device_for_command};
 use super::refusal::{check_driver_version, check_visible};
 use super::{Action, Close, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
@@ -156,7 +156,8 @@ pub fn needs_healing(device: &Device, node: &Node) -> bool {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Closing if !is_asked => true,
         DaemonState::Closing | DaemonState::Hung(_) => served.clients.are_none(),
-        _ => false,
+        // Its settings may be missing.
+        _ => served.is_abandoned && served.is_alive() && served.clients.are_none(),
     };
     let may_be_there =
         device.is_there() || matches!(device.presence, Presence::Unseen(Unseen::Driver(_)));
@@ -299,11 +300,10 @@ fn absent_device_problem(node: &Node, device: &Device, served: Option<&Served>) 
 fn reason_to_restart(served: &Served) -> Reason {
     match &served.state {
         DaemonState::Dead if served.record.closing.is_some() => HAVE_LEFT.into(),
-        DaemonState::Dead if served.record.daemon.is_none() => {
-            "an interrupted change was not finished".into()
-        }
+        DaemonState::Dead if served.record.daemon.is_none() => UNFINISHED.into(),
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared".into(),
         DaemonState::Fault => "a GPU fault".into(),
+        _ if served.is_abandoned => UNFINISHED.into(),
         state => {
             let fault = served.access.iter().find(|fault| fault.needs_restart());
             state

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use testkit::{App, NOBODY, Sim, in_state, is_alive, needs_root, whole};
+use testkit::{App, NOBODY, Sim, assert_contains, in_state, is_alive, needs_root, whole};
 
 /// Kills an `up` while the server of its only device starts.
 fn kill_up(sim: &Sim) {
@@ -45,6 +45,38 @@ fn one_that_an_interrupted_up_has_left_hanging_is_ended_at_once() {
         sim.up(&whole(""), &["--yes"]).ended(0);
         assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
         assert_eq!(sim.status()["problems"], json!([]));
+    }
+}
+
+/// Its daemon may lack the settings that limit its clients.
+#[test]
+fn heal_restarts_the_daemon_that_an_interrupted_start_has_left_once_it_has_no_clients() {
+    for step in ["set_default_active_thread_percentage", "start_server"] {
+        let settings = whole("active-thread-percentage = 30");
+        let sim = Sim::with("h200", 1);
+        sim.node.fault(step).kills().unwrap();
+        assert_eq!(sim.up(&settings, &["--yes"]).status, -1, "{step}");
+        let unfinished = |sim: &Sim| {
+            let status = sim.status();
+            let problems = status["problems"].as_array().unwrap();
+            problems.iter().any(|one| one["id"] == "start-unfinished")
+        };
+        assert!(unfinished(&sim), "{step}");
+        let client = sim.client("0");
+        let left = sim.device("0")["daemon_pid"].clone();
+        sim.run(&["heal"]).ended(0);
+        assert_eq!(sim.device("0")["daemon_pid"], left, "{step}");
+        assert!(client.finish().status.success(), "{step}");
+        let healed = sim.run(&["heal"]).ended(0).stdout;
+        assert_contains(
+            &healed,
+            "0: an interrupted change was not finished: restarted",
+        );
+        assert_eq!(sim.device("0")["state"], "ready", "{step}");
+        assert_eq!(sim.device("0")["active_thread_percentage"], 30.0, "{step}");
+        assert!(!unfinished(&sim), "{step}");
+        assert_eq!(sim.run(&["heal"]).ended(0).stdout, "");
+        sim.up_does_nothing(&settings);
     }
 }
 
