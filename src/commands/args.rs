@@ -17,7 +17,7 @@ use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Result, usage_error};
 use crate::geometry::ProfileName;
 use crate::host::{closest_match, quote_for_shell, read_text_from};
-use crate::node::{NoSuchDevice, Node, SelectDevices};
+use crate::node::{NoSuchDevice, Node, SelectDevices, is_glob};
 use crate::profile::{Profile, ProfileError};
 use crate::render::{ProgressForm, is_quiet, is_watched};
 
@@ -113,6 +113,26 @@ impl DeviceArgs {
                     names.push(name);
                 }
             }
+        }
+        Ok(names)
+    }
+
+    /// Returns the names of the devices whose daemons a command acts on. Of the devices of a glob or a GPU, these are the ones
+    /// that are served or stopped, if there is one.
+    pub fn resolve_served_names(
+        &self,
+        node: &Node,
+    ) -> std::result::Result<Vec<String>, NoSuchDevice> {
+        let mut names = self.resolve_names(node)?;
+        let of_one: Vec<String> = self
+            .words
+            .iter()
+            .filter(|word| !is_glob(word))
+            .cloned()
+            .collect();
+        let named = node.resolve_words(&of_one)?;
+        if names.iter().any(|name| node.is_served_or_stopped(name)) {
+            names.retain(|name| node.is_served_or_stopped(name) || named.contains(name));
         }
         Ok(names)
     }

@@ -120,7 +120,7 @@ fn report_change(
     outcome: Outcome,
 ) -> Result<ExitStatus> {
     let consent = request.consent;
-    let names = request.devices.resolve_names(&outcome.node)?;
+    let names = request.devices.resolve_served_names(&outcome.node)?;
     if outcome.is_unchanged && !consent.json {
         report("Nothing to do: the daemons of these devices are running.");
     }
@@ -145,15 +145,18 @@ impl Change for DaemonStarts<'_> {
         run_dir: &RunDir,
         _left_out: Option<&mut LeftOut>,
     ) -> Result<Plan, Refusal> {
+        let devices = self.request.devices;
         let plan = |node: &Node| {
-            let names = self.request.devices.resolve_names(node)?;
+            let names = devices.resolve_served_names(node)?;
             (self.request.planner)(node, run_dir, &names)
         };
-        plan(node).or_else(|refusal| {
-            // A device of the profile may have no record, and no name without one.
-            let named = with_unserved_devices(node, self.environment).ok_or(refusal)?;
-            plan(&named)
-        })
+        let names = devices.resolve_names(node).ok();
+        if names.is_some_and(|names| names.iter().all(|name| node.is_served_or_stopped(name))) {
+            return plan(node);
+        }
+        // A device of the profile may have no record, and no name without one.
+        let named = with_unserved_devices(node, self.environment);
+        plan(named.as_ref().unwrap_or(node))
     }
 
     fn cdi_request(&self) -> CdiRequest {

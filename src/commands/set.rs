@@ -77,7 +77,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
             report("Nothing to do: the settings are already in effect.");
         }
         Some(outcome) => {
-            let names = devices.resolve_names(&outcome.node)?;
+            let names = devices.resolve_served_names(&outcome.node)?;
             outcome.report(environment, &names, &args.consent, None)?;
             outcome.print_summary(&names, &args.consent);
             if !args.consent.json {
@@ -152,7 +152,7 @@ impl Change for SetChange<'_> {
         plan::set(
             node,
             run_dir,
-            &self.devices.resolve_names(node)?,
+            &self.devices.resolve_served_names(node)?,
             self.settings,
         )
     }

@@ -121,6 +121,11 @@ pub fn glob_to_regex(word: &str) -> Option<Regex> {
     Regex::new(&format!("^(?:{pattern})$")).ok()
 }
 
+/// True for a word that can mean several devices by their names.
+pub fn is_glob(word: &str) -> bool {
+    glob_to_regex(word).is_some()
+}
+
 /// The name matches no device, or several.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::device_selector::{
-    Candidate, glob_to_regex, parse_index, part_of_joint_error, select_candidates,
+    Candidate, is_glob, parse_index, part_of_joint_error, select_candidates,
 };
 use super::device_spelling::strip_affixes;
 use super::{Device, NoSuchDevice, Node};
@@ -30,7 +30,7 @@ impl Node {
         {
             return Err(error);
         }
-        let is_glob = glob_to_regex(word).is_some();
+        let is_glob = is_glob(word);
         let is_meant = |device: &&Device| !is_glob || !self.is_in_stopped_joint(device);
         let candidates = self.devices.iter().filter(is_meant).map(|device| {
             // Another one if the device was made again.

@@ -30,8 +30,8 @@ pub use closing::Closer;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
 pub use device_selector::{
-    LOST_GPU_REMEDY, NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, one_device_hint,
-    start_again_hint,
+    LOST_GPU_REMEDY, NoSuchDevice, ONE_DEVICE_HINT, device_order, glob_to_regex, is_glob,
+    one_device_hint, start_again_hint,
 };
 pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, NO_DRIVER, Severity};

@@ -40,6 +40,11 @@ impl Node {
         self.stopped.iter().find(is_its)
     }
 
+    /// True for the name of a device that has a daemon, or had one until `down` stopped it.
+    pub fn is_served_or_stopped(&self, name: &str) -> bool {
+        self.served_named(name).is_some() || self.stopped_named(name).is_some()
+    }
+
     /// Returns the stopped devices of whole GPUs that cannot start, with the reasons: a GPU is lost, not there, or in MIG mode.
     pub(super) fn unstartable_devices(&self) -> impl Iterator<Item = (&StoppedDevice, Problem)> {
         self.stopped.iter().filter_map(|(_, stopped)| {

@@ -45,6 +45,47 @@ fn it_is_known_as_stopped_and_is_no_problem() {
     sim.run(&["plan", "--exit-code"]).ended(0);
 }
 
+/// All devices are all that have daemons, or had some: a GPU that nobody serves is in nobody's way.
+#[test]
+fn a_glob_leaves_out_devices_without_daemons() {
+    const FIRST: &str = "[[gpu]]\nselect = { index = [0] }\ndevices = [\
+                         { name = \"class\", profile = \"3g\" }, { profile = \"2g\", mps = false } ]\n";
+    let sim = Sim::served("a100-80gb", 2, FIRST);
+    let first = sim.device("class")["daemon_pid"].clone();
+    let globs = [&["*"][..], &["--gpu", "0"], &["*", "class"]];
+    for words in globs {
+        let run = |command: &str, more: &[&str]| {
+            sim.run(&[&[command], words, more].concat()).ended(0).stderr
+        };
+        assert_eq!(
+            run("start", &[]),
+            "Nothing to do: the daemons of these devices are running.\n"
+        );
+        let before = sim.device("class")["daemon_pid"].clone();
+        run("restart", &["--yes"]);
+        assert_ne!(sim.device("class")["daemon_pid"], before);
+        sim.run(&["down", "class"]).ended(0);
+        run("start", &[]);
+        assert_eq!(sim.device("class")["state"], "ready");
+    }
+    assert_ne!(sim.device("class")["daemon_pid"], first);
+    sim.run(&["set", "*", "active-thread-percentage=40"])
+        .ended(0);
+    assert_eq!(sim.device("class")["active_thread_percentage"], 40.0);
+    // One that is named, and a glob of none that is served, get an answer.
+    for words in [
+        &["0.0"][..],
+        &["class", "0.0"],
+        &["*", "0.0"],
+        &["0.*"],
+        &["1"],
+    ] {
+        for command in ["restart", "start"] {
+            sim.run(&[&[command], words].concat()).ended(4);
+        }
+    }
+}
+
 #[test]
 fn start_and_restart_bring_it_back_and_nothing_else_changes() {
     let sim = stopped();
