@@ -277,14 +277,15 @@ impl ChangeRun<'_> {
             if !interrupt.sleep_uninterrupted(LOOK_INTERVAL.min(left)) {
                 return Ok(Waited::UntilInterrupt);
             }
+            let is_over = Instant::now() >= end;
             let pause = (begun.elapsed() / 4).clamp(MIN_RETRY_INTERVAL, MAX_RETRY_INTERVAL);
             let mut has_news = false;
             for (uuid, device) in closed.iter_mut().filter(|(_, device)| !device.is_idle) {
                 let is_idle = match apply::daemon_of_closing(environment, &self.state, uuid) {
                     Closed::Ended => Some(true),
                     Closed::TakenOver => return Err(taken_over_error()),
-                    // Others want the lock, too: one device at a time.
-                    Closed::Runs if tried.elapsed() < pause => None,
+                    // Others want the lock, too: one device at a time. At the end, all are tried.
+                    Closed::Runs if tried.elapsed() < pause && !is_over => None,
                     Closed::Runs => {
                         let lock = lock_node(environment, directories, Duration::ZERO);
                         let is_idle = lock
@@ -299,7 +300,6 @@ impl ChangeRun<'_> {
             }
             // The next one is tried first.
             closed.rotate_left(usize::from(closed.len() > 1));
-            let is_over = Instant::now() >= end;
             if is_over || has_news && closed.iter().all(|(_, device)| device.is_idle) {
                 return Ok(Waited::Enough);
             }
