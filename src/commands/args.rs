@@ -130,9 +130,9 @@ impl DeviceArgs {
             .filter(|word| !is_glob(word))
             .cloned()
             .collect();
-        let named = node.resolve_words(&of_one)?;
+        let single = node.resolve_words(&of_one)?;
         if names.iter().any(|name| node.is_served_or_stopped(name)) {
-            names.retain(|name| node.is_served_or_stopped(name) || named.contains(name));
+            names.retain(|name| node.is_served_or_stopped(name) || single.contains(name));
         }
         Ok(names)
     }

@@ -150,8 +150,9 @@ impl Change for DaemonStarts<'_> {
             let names = devices.resolve_served_names(node)?;
             (self.request.planner)(node, run_dir, &names)
         };
-        let names = devices.resolve_names(node).ok();
-        if names.is_some_and(|names| names.iter().all(|name| node.is_served_or_stopped(name))) {
+        let selected = devices.resolve_names(node).unwrap_or_default();
+        let is_served_or_stopped = |name: &String| node.is_served_or_stopped(name);
+        if !selected.is_empty() && selected.iter().all(is_served_or_stopped) {
             return plan(node);
         }
         // A device of the profile may have no record, and no name without one.
