@@ -22,6 +22,8 @@ pub struct ApplyContext<'a> {
     pub node: &'a Node,
     /// The permissions beyond the plan.
     pub allowed: Allowed,
+    /// True for `up` and `down`: another one of these resumes one that was killed.
+    pub is_resumable: bool,
 }
 
 /// The side effects that a run may have where a step needs them. Each has a flag.

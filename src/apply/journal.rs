@@ -7,9 +7,10 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::cause::Cause;
+use super::context::ApplyContext;
 use super::error::{ApplyError, FailedStep};
 use crate::failure::Problem;
-use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
+use crate::host::{Environment, FileError, FileResult, Unit, lock};
 use crate::node::Node;
 use crate::state::{
     DestroyedInstance, DeviceKey, Journal, NodeFile, Origin, RecordedInstance, RunDir,
@@ -24,35 +25,50 @@ pub(super) struct OpenJournal {
     not_stopped: Mutex<Vec<Unit>>,
     /// The run may go on where the disk is full.
     may_lack: bool,
+    /// A change that was killed, and that this one does not complete.
+    interrupted: Option<Journal>,
 }
 
 impl OpenJournal {
     /// Writes the journal. Where the disk is full, that takes the reserve; `may_lack` is true for a run that goes on
     /// without a journal.
     pub(super) fn begin(
+        context: &ApplyContext<'_>,
         run_dir: &RunDir,
-        host: &Host,
-        boot_id: &str,
         may_lack: bool,
     ) -> FileResult<Self> {
+        let (host, boot_id) = (&context.environment.host, &context.node.boot_id);
+        let is_resumable = context.is_resumable;
         let writer = Writer::for_this_process(host, boot_id);
         let process = host.find_process(writer.pid);
+        let earlier = load_journal(run_dir)?.filter(|earlier| earlier.writer.boot_id == *boot_id);
+        let is_completed_later = |earlier: &Journal| {
+            earlier.is_resumable && !is_resumable && earlier.writer.has_exited(host)
+        };
+        let interrupted = earlier
+            .clone()
+            .filter(is_completed_later)
+            .map(|earlier| Journal {
+                units: Vec::new(),
+                ..earlier
+            });
         let journal = Journal {
             command: process.map_or_else(|| "mig-mps".to_owned(), |process| process.command_line()),
             since: Timestamp::now(),
             writer,
             // A killed run may have left units stopped: they are started at the end.
-            units: load_journal(run_dir)?
-                .filter(|earlier| earlier.writer.boot_id == boot_id)
-                .map(|earlier| earlier.units)
-                .unwrap_or_default(),
+            units: earlier.map(|earlier| earlier.units).unwrap_or_default(),
             taken: Vec::new(),
+            is_resumable,
         };
         let mut written = run_dir.write_journal(&journal);
         if written.as_ref().is_err_and(is_disk_full) && run_dir.give_up_reserve() {
             written = run_dir.write_journal(&journal);
         }
-        let begun = Self::new(run_dir, journal, may_lack);
+        let begun = Self {
+            interrupted,
+            ..Self::new(run_dir, journal, may_lack)
+        };
         begun.tolerate_full_disk(written)?;
         Ok(begun)
     }
@@ -63,6 +79,7 @@ impl OpenJournal {
             journal: Mutex::new(journal),
             not_stopped: Mutex::new(Vec::new()),
             may_lack,
+            interrupted: None,
         }
     }
 
@@ -107,8 +124,8 @@ impl OpenJournal {
         lock(&self.not_stopped).push(unit);
     }
 
-    /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
-    /// the next run; with `is_done` false, all of it stays. Returns the units that run again.
+    /// Starts the stopped units again, and removes the journal, or leaves that of a killed change. A unit that does not start
+    /// stays in it for the next run; with `is_done` false, all of it stays. Returns the units that run again.
     pub(super) fn restart_units_and_close(
         &self,
         environment: &Environment,
@@ -132,10 +149,14 @@ impl OpenJournal {
                 }
             }
         }
-        let closed = if is_done && journal.units.is_empty() {
-            self.run_dir.remove_journal()
+        let left = if is_done && journal.units.is_empty() {
+            self.interrupted.as_ref()
         } else {
-            self.run_dir.write_journal(&journal)
+            Some(&*journal)
+        };
+        let closed = match left {
+            Some(journal) => self.run_dir.write_journal(journal),
+            None => self.run_dir.remove_journal(),
         };
         if let Err(error) = closed {
             failures.push(FailedStep::new("cannot close the journal", error));
@@ -161,8 +182,8 @@ fn with_advice(error: FileError, advice: &str) -> FileError {
 }
 
 /// Cleans up after a killed change: starts the units that it had stopped, removes vanished instances
-/// from the record, and removes unfinished files. Returns a description of the change. The caller holds
-/// the node's lock.
+/// from the record, and removes unfinished files. The journal stays unless another change `completes` the
+/// killed one. Returns a description of that change. The caller holds the node's lock.
 ///
 /// # Errors
 /// A unit did not start: the next change tries again.
@@ -170,6 +191,7 @@ pub fn pick_up(
     environment: &Environment,
     run_dir: &RunDir,
     node: &Node,
+    completes: bool,
 ) -> Result<Option<String>, ApplyError> {
     let Some(mut journal) = load_journal(run_dir).map_err(ApplyError::at_start)? else {
         return Ok(None);
@@ -200,7 +222,7 @@ pub fn pick_up(
     let mut failures = Vec::new();
     OpenJournal::new(run_dir, journal, false).restart_units_and_close(
         environment,
-        true,
+        completes,
         &mut failures,
     );
     if failures.is_empty() {

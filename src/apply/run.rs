@@ -44,16 +44,14 @@ pub fn run(
         Some(nvml.with_call_limit(environment.call_limit))
     };
     Nvml::reserve_threads(2).map_err(ApplyError::at_start)?;
-    let (host, boot_id) = (&environment.host, &context.node.boot_id);
     // A run that only ends or heals daemons begins even on a full disk: often only such a run frees space.
     let may_lack = on_failure == OnFailure::GoOn;
     // The snapshot was taken under the lock, or found that none is needed.
     let mps_processes = match &context.node.mps_table {
         Some(table) => MpsProcesses::from_table(table),
-        None => MpsProcesses::read(host).map_err(ApplyError::at_start)?,
+        None => MpsProcesses::read(&environment.host).map_err(ApplyError::at_start)?,
     };
-    let journal =
-        OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
+    let journal = OpenJournal::begin(context, &run_dir, may_lack).map_err(ApplyError::at_start)?;
     let run = Run {
         context,
         run_dir,

@@ -235,6 +235,7 @@ fn stop_and_destroy(args: &DownArgs, environment: &Environment) -> Result<ExitSt
         },
         no_new: args.no_new.no_new,
         on_failure: OnFailure::GoOn,
+        is_resumable: true,
         observer: Observer::new(environment).asking_only(&args.devices),
         ..ChangeOptions::new(environment, &directories, &args.consent)
     }

@@ -292,6 +292,9 @@ pub fn untrusted_program_error(runner: &str, program: &Path, error: &FileError) 
     ))
 }
 
+/// What follows a change that was killed.
+const CONTINUED_LATER: &str = "the next `mig-mps up` or `mig-mps down` will continue it";
+
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
 pub fn report_interrupted_change(environment: &Environment) {
     give_back::report_selftest(environment);
@@ -303,22 +306,34 @@ pub fn report_interrupted_change(environment: &Environment) {
         && journal.writer.has_exited(&environment.host)
     {
         warn(&format!(
-            "a change was interrupted: {journal}; the next `mig-mps up` or `mig-mps down` will continue it"
+            "a change was interrupted: {journal}; {CONTINUED_LATER}"
         ));
     }
 }
 
-/// Picks up what a killed change has left, and reports it. Returns false if no change was killed.
-fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
+/// Picks up what a killed change has left, and reports it. Only a resumable change, an `up` or a `down`, completes one that was
+/// killed; until then, it remains known that it was killed. Returns false if no change was killed.
+fn pick_up_interrupted(
+    environment: &Environment,
+    directories: &Directories,
+    is_resumable: bool,
+) -> Result<bool> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::load_journal(&run_dir).context("cannot use the run directory")?;
-    if !journal.is_some_and(|journal| journal.writer.has_exited(&environment.host)) {
+    let Some(journal) = journal.filter(|journal| journal.writer.has_exited(&environment.host))
+    else {
         return Ok(false);
-    }
+    };
+    let completes = is_resumable || !journal.is_resumable;
     let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::GEOMETRY)?;
-    if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
-        note(&format!("{said}; continuing from the present state"));
+    if let Some(said) = apply::pick_up(environment, &run_dir, &node, completes)? {
+        let follows = if completes {
+            "continuing from the present state"
+        } else {
+            CONTINUED_LATER
+        };
+        note(&format!("{said}; {follows}"));
     }
     Ok(true)
 }

@@ -143,6 +143,7 @@ fn change_node(
         on_failure,
         left_out,
         detail: detail_for(profile),
+        is_resumable: true,
         ..ChangeOptions::new(environment, directories, &args.consent)
     }
     .run(&mut change)

@@ -550,6 +550,9 @@ pub struct Journal {
     pub units: Vec<Unit>,
     /// GPU instances that it destroyed, or was about to.
     pub taken: Vec<DestroyedInstance>,
+    /// True for `up` and `down`: another one of these resumes one that was killed.
+    #[serde(default)]
+    pub is_resumable: bool,
 }
 
 /// A GPU instance that a change destroys.

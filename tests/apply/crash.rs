@@ -66,7 +66,7 @@ fn the_next_run_finishes(change: Change, share: usize) {
         // What each command that changes something does first.
         let run_dir = RunDir::at(&testbed.hand.directories.run);
         let node = testbed.hand.observe();
-        let picked_up = pick_up(&testbed.hand.environment, &run_dir, &node).unwrap();
+        let picked_up = pick_up(&testbed.hand.environment, &run_dir, &node, true).unwrap();
         assert!(picked_up.is_some(), "killed at {at}: no journal");
         let next = testbed.hand.bring_to(change.after);
         next.unwrap_or_else(|error| panic!("killed at {at}: {error}"));

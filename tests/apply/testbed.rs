@@ -76,6 +76,7 @@ impl Hand {
             programs: &self.programs,
             node,
             allowed,
+            is_resumable: true,
         };
         apply::run(plan, &context, &Silent, self.on_failure).map(drop)
     }

@@ -120,6 +120,7 @@ impl ChangeRun<'_> {
             programs: &programs,
             node,
             allowed: self.options.allowed,
+            is_resumable: self.options.is_resumable,
         };
         let progress = start_progress(plan, self.options.consent.progress_form());
         match apply::run(plan, &context, progress.as_ref(), self.options.on_failure) {

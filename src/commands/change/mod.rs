@@ -92,6 +92,8 @@ pub struct ChangeOptions<'a> {
     /// The parts that are left out; more are added with [`OnFailure::LeaveOut`].
     pub left_out: LeftOut,
     pub detail: Detail,
+    /// True for `up` and `down`: another one of these resumes one that was killed.
+    pub is_resumable: bool,
     /// The time to wait for another change.
     pub lock_limit: Duration,
     /// One for all snapshots: NVML is opened once, and a daemon that hangs is waited for once.
@@ -116,6 +118,7 @@ impl<'a> ChangeOptions<'a> {
             no_new: false,
             left_out: LeftOut::default(),
             detail: Detail::CLIENTS,
+            is_resumable: false,
             lock_limit: LOCK_LIMIT,
             observer: Observer::new(environment),
             first_node: None,
@@ -249,7 +252,7 @@ impl ChangeRun<'_> {
         let is_dry_run = self.options.consent.dry_run;
         let mut is_resumed = restore_interrupted(environment, directories, is_dry_run)?;
         if !is_dry_run && self.state.owner() == Some(environment.caller) {
-            is_resumed |= pick_up_interrupted(environment, directories)?;
+            is_resumed |= pick_up_interrupted(environment, directories, self.options.is_resumable)?;
         }
         if is_resumed {
             self.options.first_node = None;

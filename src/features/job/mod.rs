@@ -272,8 +272,7 @@ fn end(args: &EndArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Returns the records of other jobs in the control group. Refuses a
-/// group above or below that of another job.
+/// Returns the records of other jobs in the control group. Refuses a group above or below that of another job.
 fn others_in_group(job: &JobRecord, run_dir: &RunDir) -> Result<Vec<JobRecord>> {
     let mut others = JobRecord::load_all(run_dir, &job.boot_id);
     others.retain(|other| other.id != job.id);

@@ -212,6 +212,7 @@ fn apply_plan(
         programs: &programs,
         node,
         allowed: Allowed::default(),
+        is_resumable: false,
     };
     let silent = start_progress(plan, ProgressForm::None);
     apply::run(plan, &context, silent.as_ref(), on_failure)?;

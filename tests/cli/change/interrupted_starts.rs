@@ -48,6 +48,13 @@ fn one_that_an_interrupted_up_has_left_hanging_is_ended_at_once() {
     }
 }
 
+/// True if `status` has a problem with this id.
+fn has_problem(sim: &Sim, id: &str) -> bool {
+    let status = sim.status();
+    let mut problems = status["problems"].as_array().unwrap().iter();
+    problems.any(|problem| problem["id"] == id)
+}
+
 /// Its daemon may lack the settings that limit its clients.
 #[test]
 fn heal_restarts_the_daemon_that_an_interrupted_start_has_left_once_it_has_no_clients() {
@@ -56,12 +63,7 @@ fn heal_restarts_the_daemon_that_an_interrupted_start_has_left_once_it_has_no_cl
         let sim = Sim::with("h200", 1);
         sim.node.fault(step).kills().unwrap();
         assert_eq!(sim.up(&settings, &["--yes"]).status, -1, "{step}");
-        let unfinished = |sim: &Sim| {
-            let status = sim.status();
-            let problems = status["problems"].as_array().unwrap();
-            problems.iter().any(|one| one["id"] == "start-unfinished")
-        };
-        assert!(unfinished(&sim), "{step}");
+        assert!(has_problem(&sim, "start-unfinished"), "{step}");
         let client = sim.client("0");
         let left = sim.device("0")["daemon_pid"].clone();
         sim.run(&["heal"]).ended(0);
@@ -74,10 +76,50 @@ fn heal_restarts_the_daemon_that_an_interrupted_start_has_left_once_it_has_no_cl
         );
         assert_eq!(sim.device("0")["state"], "ready", "{step}");
         assert_eq!(sim.device("0")["active_thread_percentage"], 30.0, "{step}");
-        assert!(!unfinished(&sim), "{step}");
+        assert!(!has_problem(&sim, "start-unfinished"), "{step}");
+        // The profile was not applied whole.
+        assert!(has_problem(&sim, "change-interrupted"), "{step}");
         assert_eq!(sim.run(&["heal"]).ended(0).stdout, "");
-        sim.up_does_nothing(&settings);
+        let completed = sim.up(&settings, &[]).ended(0).stderr;
+        assert_contains(&completed, "Nothing to do: the node matches the profile.");
+        assert!(!has_problem(&sim, "change-interrupted"), "{step}");
     }
+}
+
+/// Only another `up` or `down` completes one that was killed; what else was killed, any change completes.
+#[test]
+fn it_is_known_that_a_change_was_killed_until_one_completes_it() {
+    let completed = [&["up", "--yes"][..], &["down", "--yes"]];
+    for last in completed {
+        let sim = Sim::with("h200", 2);
+        sim.up(&whole(""), &["--yes"]).ended(0);
+        sim.node.fault("daemon start").kills().unwrap();
+        let other = sim.up(&whole("serve = \"all\""), &["--yes"]);
+        assert_eq!(other.status, -1);
+        for words in [
+            &["restart", "0", "--yes"][..],
+            &["start", "*"],
+            &["set", "0", "max-clients=7", "--yes"],
+            &["heal"],
+            // Nothing to do.
+            &["start", "*"],
+            &["heal"],
+            &["plan"],
+        ] {
+            sim.run(words).ended(0);
+            assert!(has_problem(&sim, "change-interrupted"), "{words:?}");
+        }
+        sim.run(last).ended(0);
+        assert!(!has_problem(&sim, "change-interrupted"), "{last:?}");
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    sim.node.fault("daemon start").kills().unwrap();
+    assert_eq!(sim.run(&["restart", "0", "--yes"]).status, -1);
+    assert!(has_problem(&sim, "change-interrupted"));
+    sim.run(&["heal"]).ended(0);
+    assert!(!has_problem(&sim, "change-interrupted"));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
 
 /// A directory opens when its daemon is recorded: nobody becomes a client of one that the next command does not know.
